@@ -1,0 +1,1 @@
+"""Truth: noise, sampling, draft trees, verification and the protocols. numpy only, no input or output."""

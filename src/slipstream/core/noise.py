@@ -1,0 +1,136 @@
+"""Gumbel noise keyed by (seed, choice, position, token id).
+
+The noise of a token depends on nothing else: not on the other tokens that survive a filter, not on the order
+in which positions are visited, not on who asks. Plain decoding, verification and every drafter therefore read
+the same numbers, which is what makes speculation leave the text alone (Daliri, Musco, Suresh 2024, arXiv 2408.07978).
+
+Gumbel noise is `-log E` with E ~ Exp(1), and argmax(log p + G) = argmin(E / p). The exponentials are
+drawn in blocks of `BLOCK_MEMBERS` tokens, smallest first, which is how the sampler finds the winner of an
+unfiltered row without hashing the whole vocabulary:
+
+    minimum of a block of m:  E_block / m          because the least of m Exp(1) is Exp(m)
+    who holds it:             uniform over the m    independent of the value
+    all the others:           E_block / m + E_id    because the exponential has no memory
+
+Every E(id) is exactly Exp(1) and all are independent (tests/core/test_noise.py has the arithmetic).
+"""
+
+import hashlib
+import struct
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_MEMBERS: Final = 32
+BLOCK_COLUMNS: Final = 512
+"""Members of a block lie this far apart, so that block maxima of a row of logits are vertical maxima."""
+SUPERBLOCK: Final = BLOCK_MEMBERS * BLOCK_COLUMNS
+
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2: Final = np.uint64(0x94D049BB133111EB)
+_SHIFTS: Final = tuple(np.uint64(bits) for bits in (30, 27, 31, 12))
+_MEMBER_SHIFT: Final = np.uint64(64 - 5)  # the top 5 bits choose one of 32 members
+_UNIT: Final = 2.0**-52
+
+UInts = NDArray[np.uint64]
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+
+def block_of(ids: Ids) -> Ids:
+    """[n] block index of each token id."""
+    return (ids >> 14 << 9) | (ids & (BLOCK_COLUMNS - 1))
+
+
+def member_of(ids: Ids) -> Ids:
+    """[n] place of each token id within its block, 0 .. BLOCK_MEMBERS - 1."""
+    return (ids >> 9) & (BLOCK_MEMBERS - 1)
+
+
+def block_count(vocabulary_size: int) -> int:
+    """Number of blocks that hold at least one id below `vocabulary_size`."""
+    whole, rest = divmod(vocabulary_size, SUPERBLOCK)
+    return whole * BLOCK_COLUMNS + min(rest, BLOCK_COLUMNS)
+
+
+def block_ids(blocks: Ids) -> Ids:
+    """[n, BLOCK_MEMBERS] token ids of each block; the last ones may lie beyond the vocabulary."""
+    first = (blocks >> 9 << 14) | (blocks & (BLOCK_COLUMNS - 1))
+    return first[:, None] + _MEMBER_OFFSETS
+
+
+_MEMBER_OFFSETS: Final = np.arange(BLOCK_MEMBERS, dtype=np.int64) * BLOCK_COLUMNS
+
+
+class PositionNoise:
+    """The noise of one position; made by `Noise.at`."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, key: bytes) -> None:
+        self._keys = np.frombuffer(key, np.uint64)
+
+    def _hash(self, counters: Ids, start: int) -> UInts:
+        """SplitMix64 (Steele, Lea, Flood 2014) from a keyed start, with a second key inside the finaliser."""
+        z = counters.astype(np.uint64)
+        z *= _GOLDEN
+        z += self._keys[start]
+        z ^= z >> _SHIFTS[0]
+        z *= _MIX_1
+        z ^= self._keys[start + 1]
+        z ^= z >> _SHIFTS[1]
+        z *= _MIX_2
+        z ^= z >> _SHIFTS[2]
+        return z
+
+    @staticmethod
+    def _exponential(hashes: UInts) -> Floats:
+        """-log of a uniform on the midpoints of 2^52 equal cells: never 0, never infinite."""
+        uniform = (hashes >> _SHIFTS[3]).astype(np.float64)
+        uniform += 0.5
+        uniform *= _UNIT
+        np.log(uniform, out=uniform)
+        return np.negative(uniform, out=uniform)
+
+    def block_minima(self, blocks: Ids) -> Floats:
+        """[n] least exponential of each block: no token of the block has a smaller one."""
+        minima = self._exponential(self._hash(blocks, 0))
+        minima *= 1.0 / BLOCK_MEMBERS
+        return minima
+
+    def block_winners(self, blocks: Ids) -> Ids:
+        """[n] the member of each block that holds the minimum."""
+        return (self._hash(blocks, 2) >> _MEMBER_SHIFT).astype(np.int64)
+
+    def exponential(self, ids: Ids) -> Floats:
+        """[n] Exp(1) of each token id."""
+        blocks = block_of(ids)
+        values = self._exponential(self._hash(ids, 4))
+        values *= member_of(ids) != self.block_winners(blocks)
+        values += self.block_minima(blocks)
+        return values
+
+    def gumbel(self, ids: Ids) -> Floats:
+        """[n] standard Gumbel noise of each token id."""
+        return -np.log(self.exponential(ids))
+
+
+class Noise:
+    """All the noise of one generation.
+
+    seed:   any integer, taken modulo 2^64
+    choice: index of the completion when one prompt is answered several times (`n > 1`)
+    """
+
+    __slots__ = ("choice", "seed")
+
+    def __init__(self, seed: int, choice: int = 0) -> None:
+        self.seed = seed % 2**64
+        self.choice = choice
+
+    def at(self, position: int) -> PositionNoise:
+        """The noise that chooses the token at this absolute position of the sequence."""
+        name = struct.pack("<QQQ", self.seed, self.choice, position)
+        return PositionNoise(hashlib.blake2b(name, digest_size=48, person=b"slipstream noise").digest())

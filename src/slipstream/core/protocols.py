@@ -1,0 +1,235 @@
+"""The seams: what a model, a drafter, a policy and a stop rule promise each other.
+
+Nothing here computes. The engine talks to these protocols only, so a runtime or a drafter is added
+without touching it, and the tests drive the engine with a table-driven model.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.core.tree import Draft
+
+if TYPE_CHECKING:  # these modules import this one
+    from slipstream.core.sampling import Sampler
+    from slipstream.core.stats import RoundRecord
+    from slipstream.core.verify import Verdict
+
+Logits = NDArray[np.float32]
+
+
+class Vocabulary(Protocol):
+    """Token ids and what they mean."""
+
+    @property
+    def size(self) -> int:
+        """Number of token ids; a row of logits has this many entries."""
+
+    @property
+    def bos(self) -> int | None:
+        """The token a fresh text begins with, None where the model wants none."""
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end a generation (EOS, end of turn)."""
+
+    def tokenize(self, text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
+        """Ids of `text`. `parse_special` reads `<|im_end|>` as the control token, not as characters."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes the token stands for; empty for control tokens. May be part of a UTF-8 character."""
+
+    def token_name(self, token: int) -> str:
+        """The token as the vocabulary spells it, control tokens included (`<|im_end|>`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a loaded model can do; the engine asks and never guesses."""
+
+    rollback: bool = True
+    """Tokens can be taken out of the KV cache again. Without it the engine decodes plainly."""
+    trees: bool = False
+    """Rows may branch. Without it drafts must be chains."""
+    bit_exact_rows: bool = False
+    """A row's logits are the same bits whatever rows are computed beside it."""
+    hidden_states: bool = False
+    layer_subsets: bool = False
+
+
+class Session(Protocol):
+    """One sequence's KV cache in one model. Only `commit` and `truncate` change what it holds.
+
+    Rows of a forward that were not committed are gone at the next forward: an exception or a
+    cancelled round therefore leaves a session exactly as it was.
+    """
+
+    @property
+    def length(self) -> int:
+        """Committed tokens in the KV cache."""
+
+    def commit(self, path: Sequence[int]) -> None:
+        """Keep these rows of the session's last forward: row indices in its segment, each the parent of the next."""
+
+    def truncate(self, length: int) -> None:
+        """Forget all but the first `length` committed tokens; 0 always works, others need `rollback`."""
+
+    def fork(self, length: int) -> "Session":
+        """A new session that begins with the first `length` tokens of this one."""
+
+    def close(self) -> None:
+        """Give the KV cache back; closing twice is harmless."""
+
+
+class Segment(NamedTuple):
+    """The rows of one session in one forward.
+
+    tokens:  [n] token ids
+    parents: [n] index of the parent row in this segment, -1 for the last committed token. Parents come
+             first. None is a chain. A row's position is the session's length plus its depth.
+    logits:  whether rows are read afterwards (prefill does not)
+    """
+
+    session: Session
+    tokens: Sequence[int]
+    parents: Sequence[int] | None = None
+    logits: bool = True
+
+
+class Rows(Protocol):
+    """What a forward computed for one segment; opaque, so that a device need not copy whole vocabularies.
+
+    Valid until the model's next forward.
+    """
+
+    def logits(self, row: int) -> Logits:
+        """[vocab] float32, raw, contiguous. A view: do not write into it and do not keep it."""
+
+    def top(self, row: int, count: int) -> tuple[NDArray[np.int64], Logits]:
+        """Ids and logits of the `count` largest, largest first, ties by the lowest id."""
+
+    def hidden(self, row: int, layer: int) -> NDArray[np.float32]:
+        """[width] float32 hidden state after `layer`; needs `Capabilities.hidden_states`."""
+
+
+class Model(Protocol):
+    """Weights and the way to run them."""
+
+    @property
+    def name(self) -> str:
+        """What a person calls it, e.g. the file's name."""
+
+    @property
+    def runtime(self) -> str:
+        """`llamacpp`, `native`, ..."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens one session can hold."""
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows in one forward; `feed` cuts longer prompts."""
+
+    def open_session(self) -> Session:
+        """An empty session. Raises RuntimeUnavailableError when all are in use."""
+
+    def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Sequence[Rows]:
+        """One pass over all segments, one `Rows` each. Sessions do not change until they commit."""
+
+    def memory(self) -> int:
+        """Bytes: weights, KV cache and buffers."""
+
+    def close(self) -> None: ...
+
+
+class SequenceView(Protocol):
+    """What a drafter may know of a sequence."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """All committed ids, prompt included; the last one is pending. Grows at the end only."""
+
+    @property
+    def sampler(self) -> "Sampler":
+        """The sequence's sampler, whose noise a drafter with logits shares."""
+
+
+class Growth(NamedTuple):
+    """A draft that may grow: `extend` appends at most `limit` nodes to it."""
+
+    sequence: SequenceView
+    draft: Draft
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """What a drafter wants to see of the target's rows."""
+
+    hidden_layers: tuple[int, ...] = ()
+    top_rows: int = 0
+
+
+class Drafter(Protocol):
+    """Proposes tokens. Nothing it does can change which tokens come out, only how many rounds they take."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def requires(self) -> Requirements: ...
+
+    def begin(self, sequence: SequenceView, reused_length: int) -> None:
+        """A sequence starts; its first `reused_length` tokens were in the target's KV cache already."""
+
+    def extend(self, frontier: Sequence[Growth]) -> None:
+        """One step: add nodes to the drafts of all these sequences. A draft left as it was is finished."""
+
+    def observe(self, sequence: SequenceView, draft: Draft, verdict: "Verdict", rows: Rows) -> None:
+        """What became of a draft (an empty one included); `sequence.tokens` already has the committed tokens."""
+
+    def end(self, sequence: SequenceView) -> None:
+        """The sequence is over; called once for each `begin`, also when it was cancelled."""
+
+    def memory(self) -> int:
+        """Bytes beyond the target's."""
+
+    def close(self) -> None: ...
+
+
+class Policy(Protocol):
+    """Decides how much is drafted. It can change how fast tokens come, never which."""
+
+    def limit(self, growth: Growth, drafter: Drafter) -> int:
+        """How many nodes may be added by the next step; 0 ends drafting for this sequence and round."""
+
+    def choose(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
+        """The part of each draft that is verified, across all sequences."""
+
+    def observe(self, record: "RoundRecord") -> None: ...
+
+
+class Emission(NamedTuple):
+    """What a stop rule says about a token: text that is safe to show, and why generation ends, if it does."""
+
+    text: str
+    finish_reason: str | None
+
+
+class StopRule(Protocol):
+    """Sees every chosen token once, in order."""
+
+    def push(self, token: int) -> Emission: ...

@@ -1,0 +1,159 @@
+"""One sampler for plain decoding, verification and drafting.
+
+    token(position) = argmax over x of  log p(x) + G(seed, choice, position, x)
+
+draws exactly from p (the Gumbel-max trick; Maddison, Tarlow, Minka 2014, arXiv 1411.0030). Since the noise is
+a function of position and token id, the draw is a pure function of the row of logits, the tokens before it and
+the seed: computing the row earlier, beside drafts, changes nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.core.blocks import Logits, block_maxima, members, ranked, top
+from slipstream.core.filters import survivors
+from slipstream.core.history import History
+from slipstream.core.noise import Floats, Ids, Noise, PositionNoise
+from slipstream.core.params import SamplingParams
+from slipstream.errors import RuntimeUnavailableError, UsageError
+
+
+class Proposal(NamedTuple):
+    """A drafter's ranked candidates for one position.
+
+    tokens: best first
+    margin: by how much the best beats the runner-up, noise included; inf when it has none
+    """
+
+    tokens: list[int]
+    margin: float
+
+
+class Sampler:
+    """Chooses the tokens of one sequence.
+
+    params: with a seed (`SamplingParams.seeded`)
+    tokens: the prompt, for penalties
+    choice: index of the completion when one prompt is answered several times
+    """
+
+    def __init__(self, params: SamplingParams, vocabulary_size: int, tokens: Iterable[int] = (), choice: int = 0):
+        assert params.seed is not None, "the caller draws the seed, so that it can report it"
+        self.params = params
+        self._draft_params = params.loosened()
+        self._noise = Noise(params.seed, choice)
+        self._history = History(tokens if params.has_penalties else ())
+        self._bias = _bias_arrays(params, vocabulary_size)
+
+    def choose(self, row: Logits, position: int) -> int:
+        """The token at `position`. row: [vocab] float32, the target's raw logits; it is not written to."""
+        row = self._processed(row)
+        if self.params.temperature == 0:
+            token = int(row.argmax())
+            _check(row[token])
+            return token
+        return int(best(row, self.params, self._noise.at(position), 1)[0][0])
+
+    def accept(self, token: int) -> None:
+        """The token was committed."""
+        if self.params.has_penalties:
+            self._history.add(token)
+
+    def propose(self, row: Logits, position: int, prefix: Sequence[int], count: int = 1) -> Proposal:
+        """Top `count` of log q + G for a drafter, with the target's noise and looser filters.
+
+        row: [vocab] the draft model's raw logits; prefix: drafted tokens between the committed ones and here.
+        """
+        with self._history.extended(prefix if self.params.has_penalties else ()):
+            row = self._processed(row)
+        ids, scores = best(row, self._draft_params, self._noise.at(position), max(count, 2))
+        margin = float(scores[0] - scores[1]) if len(scores) > 1 else np.inf
+        return Proposal(ids[:count].tolist(), margin)
+
+    def _processed(self, row: Logits) -> Logits:
+        """Bias and penalties; the row itself when there are none."""
+        if self._bias is None and not self.params.has_penalties:
+            return row
+        row = row.copy()
+        if self._bias is not None:
+            row[self._bias[0]] += self._bias[1]
+        if self.params.has_penalties:
+            self._history.penalise(row, self.params)
+        return row
+
+
+def log_probability(row: Logits, token: int) -> float:
+    """Natural logarithm of the token's probability under the raw logits, in float64 from a float32 sum."""
+    largest = row.max()
+    shifted = row - largest
+    mass = np.exp(shifted, out=shifted).sum()
+    return float(row[token]) - float(largest) - float(np.log(mass))
+
+
+def best(row: Logits, params: SamplingParams, noise: PositionNoise, count: int) -> tuple[Ids, NDArray[np.floating]]:
+    """The `count` largest of log p + G and their scores, largest first, ties by the lowest id.
+
+    Scores are exact up to one constant (log p is not normalised). Fewer come back where filters leave fewer.
+    """
+    maxima = block_maxima(row)
+    _check(maxima.max())
+    if params.temperature == 0:
+        return ranked(*top(row, maxima, count), count)
+    if not params.has_filters:
+        return _best_unfiltered(row, maxima, params.temperature, noise, count)
+    ids, logits = survivors(row, maxima, params)
+    if len(ids) == 1:
+        return ids, logits
+    return ranked(ids, _scores(ids, logits, params.temperature, noise), count)
+
+
+def _scores(ids: Ids, logits: Logits, temperature: float, noise: PositionNoise) -> Floats:
+    return logits.astype(np.float64) / temperature + noise.gumbel(ids)
+
+
+def _best_unfiltered(
+    row: Logits, maxima: Logits, temperature: float, noise: PositionNoise, count: int
+) -> tuple[Ids, Floats]:
+    """The winner over the whole vocabulary, looking only where it can be.
+
+    A block's largest logit with the block's least exponential bounds every score in it. The blocks with the
+    highest bounds are scored first; the count-th best score found there rules out almost all the others.
+    """
+    ceiling = -np.log(noise.block_minima(np.arange(len(maxima))))
+    bounds = maxima.astype(np.float64) / temperature + ceiling
+    first = min(count + 1, len(bounds) - 1)
+    tried = np.argpartition(bounds, len(bounds) - 1 - first)[len(bounds) - 1 - first :]
+    ids, scores = _block_scores(row, tried, temperature, noise, -np.inf)
+    threshold = ranked(ids, scores, count)[1][-1] if len(ids) >= count else -np.inf
+    # one part in 10^12 of slack: the bound and the score round differently
+    blocks = np.flatnonzero(bounds >= threshold - 1e-12 * abs(threshold))
+    ids, scores = _block_scores(row, blocks, temperature, noise, threshold)
+    return ranked(ids, scores, count)
+
+
+def _block_scores(
+    row: Logits, blocks: Ids, temperature: float, noise: PositionNoise, threshold: float
+) -> tuple[Ids, Floats]:
+    """Scores of those tokens in the blocks that can reach `threshold`."""
+    ids = members(row, blocks)
+    return ids, _scores(ids, row[ids], temperature, noise)
+
+
+def _bias_arrays(params: SamplingParams, vocabulary_size: int) -> tuple[Ids, Logits] | None:
+    if not params.logit_bias:
+        return None
+    ids = np.fromiter(params.logit_bias, np.int64)
+    if ids.min() < 0 or ids.max() >= vocabulary_size:
+        raise UsageError(f"logit_bias names token ids outside 0 to {vocabulary_size - 1}.")
+    return ids, np.fromiter(params.logit_bias.values(), np.float32)
+
+
+def _check(largest: np.floating) -> None:
+    if not np.isfinite(largest):
+        raise RuntimeUnavailableError(
+            f"The model's logits are not numbers (largest: {largest}); "
+            "every token may be banned by logit_bias, or the model file is damaged."
+        )

@@ -1,0 +1,96 @@
+"""Drafts: small trees of proposed tokens.
+
+A draft hangs below the *pending* token (the last committed token, not yet in the KV cache), which is the
+root and has index `ROOT`. A chain is a tree in which every node has one child.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+ROOT = -1
+
+
+@dataclass(slots=True)
+class Draft:
+    """A tree of proposed tokens in topological order: a node's parent always comes before it.
+
+    tokens:    [n] token ids
+    parents:   [n] index of the parent node, `ROOT` for children of the pending token
+    estimates: [n] estimate of P(node accepted | parent accepted), in [0, 1]
+    sources:   [n] name of the drafter that proposed the node
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    estimates: list[float] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def chain(cls, tokens: Sequence[int], source: str = "", estimate: float = 0.5) -> "Draft":
+        """A draft without branches."""
+        draft = cls()
+        for token in tokens:
+            draft.append(token, source=source, estimate=estimate)
+        return draft
+
+    def append(self, token: int, *, source: str, estimate: float = 0.5) -> int:
+        """Add a child to the newest node (to the root of an empty draft); returns its index."""
+        return self.add(token, len(self.tokens) - 1, source=source, estimate=estimate)
+
+    def add(self, token: int, parent: int, *, source: str, estimate: float = 0.5) -> int:
+        """Add a child to any node; returns its index. Siblings carry different tokens."""
+        assert ROOT <= parent < len(self.tokens), "a parent comes before its children"
+        assert self.child(parent, token) is None, "siblings carry different tokens"
+        self.tokens.append(int(token))
+        self.parents.append(parent)
+        self.estimates.append(estimate)
+        self.sources.append(source)
+        return len(self.tokens) - 1
+
+    def child(self, node: int, token: int) -> int | None:
+        """The child of `node` that carries `token`."""
+        for index, parent in enumerate(self.parents):
+            if parent == node and self.tokens[index] == token:
+                return index
+        return None
+
+    def has_children(self, node: int) -> bool:
+        return node in self.parents
+
+    def path(self, node: int) -> list[int]:
+        """Node indices from the root's child down to `node`."""
+        path = []
+        while node != ROOT:
+            path.append(node)
+            node = self.parents[node]
+        return path[::-1]
+
+    def depth(self, node: int) -> int:
+        """1 for children of the root, 0 for the root itself."""
+        return len(self.path(node))
+
+    def path_tokens(self, node: int) -> list[int]:
+        """Tokens from the root's child down to `node`."""
+        return [self.tokens[index] for index in self.path(node)]
+
+    @property
+    def is_chain(self) -> bool:
+        return all(parent == index - 1 for index, parent in enumerate(self.parents))
+
+    def path_estimates(self) -> Iterator[float]:
+        """S for every node: P(node accepted), the product of the estimates along its path."""
+        reached: list[float] = []
+        for parent, estimate in zip(self.parents, self.estimates, strict=True):
+            reached.append(estimate * (1.0 if parent == ROOT else reached[parent]))
+            yield reached[-1]
+
+    def expected_accepted(self) -> float:
+        """Expected number of accepted tokens if the estimates are right."""
+        return sum(self.path_estimates())
+
+    def keep(self, count: int) -> "Draft":
+        """The first `count` nodes; topological order makes any such cut a tree."""
+        return Draft(self.tokens[:count], self.parents[:count], self.estimates[:count], self.sources[:count])
