@@ -1,0 +1,161 @@
+"""Models on the Hugging Face hub, through its own library and its own cache."""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slipstream.errors import (
+    DownloadError,
+    SlipstreamError,
+    StorageError,
+    UnknownModelError,
+    UnsupportedModelError,
+)
+from slipstream.models import storage
+from slipstream.models.catalog import unknown_sentence
+from slipstream.models.paths import huggingface_directory
+
+SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """One file of one repository."""
+
+    repository: str
+    file_name: str
+
+    @classmethod
+    def parse(cls, name: str) -> "HubFile":
+        """Read `hf:owner/repo/file.gguf` (or `.../folder/file.gguf`); else UnknownModelError."""
+        pieces = name.removeprefix("hf:").split("/")
+        if len(pieces) < 3 or not all(pieces) or ".." in pieces or not name.lower().endswith(".gguf"):
+            raise UnknownModelError(f"{name!r} does not name a file on the hub; write hf:owner/repo/file.gguf.")
+        file = cls("/".join(pieces[:2]), "/".join(pieces[2:]))
+        if match := SPLIT.search(file.file_name):
+            raise UnsupportedModelError(
+                f"{name} is part {int(match[1])} of a model split into {int(match[2])} files; "
+                "choose a quantisation that is one file, "
+                "or join the parts with llama.cpp's `llama-gguf-split --merge`."
+            )
+        return file
+
+
+def cached_in_hub(name: str) -> Path | None:
+    """Where `hf:owner/repo/file.gguf` already lies in the hub's cache, or None. Uses no network."""
+    import huggingface_hub  # takes 0.15 s, so only who needs it pays
+
+    file = HubFile.parse(name)
+    try:
+        found = huggingface_hub.try_to_load_from_cache(
+            file.repository, file.file_name, cache_dir=huggingface_directory()
+        )
+    except (ValueError, OSError) as error:
+        raise UnknownModelError(f"{name!r} does not name a file on the hub; write hf:owner/repo/file.gguf.") from error
+    return Path(found) if isinstance(found, str) else None
+
+
+def pull_from_hub(name: str, progress: Callable[[int, int | None, str], None]) -> Path:
+    """Fetch `hf:owner/repo/file.gguf` into the hub's cache unless it is there; return its path.
+
+    Raises UnknownModelError (no such repository or file), DownloadError or StorageError. The hub's
+    library resumes its own partial downloads and gives them no name a model could be found by.
+    """
+    if path := cached_in_hub(name):
+        return path
+    import huggingface_hub
+
+    file = HubFile.parse(name)
+    options: dict[str, Any] = {"cache_dir": huggingface_directory()}
+    # Its first versions draw their own bar and take no other.
+    if "tqdm_class" in inspect.signature(huggingface_hub.hf_hub_download).parameters:
+        options["tqdm_class"] = _progress_bar(progress, f"fetching {file.file_name}")
+    try:
+        found = Path(huggingface_hub.hf_hub_download(file.repository, file.file_name, **options))
+    except Exception as error:
+        # The library raises its own, its HTTP client's and the system's errors, and has changed the
+        # first two between versions; every one of them means that the file did not arrive.
+        raise _explain(error, name, file) from error
+    return found
+
+
+def _explain(error: Exception, name: str, file: HubFile) -> SlipstreamError:
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return _unreachable(name)
+    if isinstance(error, errors.GatedRepoError):
+        return DownloadError(
+            f"{file.repository} asks you to accept its licence: do so on its page, run `hf auth login`, and try again."
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return UnknownModelError(f"The hub has no repository {file.repository!r} (or it is private: `hf auth login`).")
+    if isinstance(error, errors.EntryNotFoundError):
+        return UnknownModelError(_missing_file(file))
+    if isinstance(error, errors.HFValidationError):
+        return UnknownModelError(f"{name!r} does not name a file on the hub; write hf:owner/repo/file.gguf.")
+    if isinstance(error, OSError) and error.errno in storage.FULL | storage.DENIED:
+        return StorageError(
+            storage.storage_sentence(error.errno, huggingface_directory(), "").replace(
+                "SLIPSTREAM_CACHE_DIR", "HF_HOME"
+            )
+        )
+    return _unreachable(name)
+
+
+def _unreachable(name: str) -> DownloadError:
+    return DownloadError(f"The hub cannot be reached to fetch {name}; check the network and try again.")
+
+
+def _missing_file(file: HubFile) -> str:
+    """Name the nearest model file of the repository."""
+    import huggingface_hub
+
+    try:
+        names = huggingface_hub.HfApi().list_repo_files(file.repository)
+    except Exception:  # noqa: BLE001 - only a suggestion hangs on it; errors are as many as in `pull_from_hub`
+        names = []
+    known = [f"hf:{file.repository}/{name}" for name in names if name.endswith(".gguf")]
+    return unknown_sentence(f"hf:{file.repository}/{file.file_name}", known)
+
+
+class _Bar:
+    """Stands where the hub's library expects a tqdm bar, and reports instead of drawing."""
+
+    # Set by the subclass that `_progress_bar` makes for one download.
+    report: Callable[[int, int | None], None]
+
+    def __init__(self, *_: Any, total: int | None = None, initial: int = 0, **__: Any) -> None:
+        self.total = total
+        self.n = initial
+
+    def update(self, n: float | None = 1) -> None:
+        self.n += int(n or 0)
+        type(self).report(self.n, self.total)
+
+    def __enter__(self) -> "_Bar":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        # set_postfix_str, refresh, close, ...: what a drawn bar has and a report does not need.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+
+def _progress_bar(progress: Callable[[int, int | None, str], None], what: str) -> type[_Bar]:
+    """A bar class for one download. Some transports open two bars for it; the one that is ahead counts."""
+    furthest = 0
+
+    def report(done: int, total: int | None) -> None:
+        nonlocal furthest
+        furthest = max(furthest, done)
+        progress(furthest, total, what)
+
+    return type("Bar", (_Bar,), {"report": staticmethod(report)})
