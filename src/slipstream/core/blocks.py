@@ -4,12 +4,15 @@ The blocks are those of `core.noise`. One pass of vertical maxima (5 microsecond
 block; after that only the blocks that can matter are looked into.
 """
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.core.noise import BLOCK_COLUMNS, BLOCK_MEMBERS, SUPERBLOCK, Ids, block_ids
 
 Logits = NDArray[np.float32]
+Score = TypeVar("Score", bound=np.floating)
 
 
 def block_maxima(row: Logits) -> Logits:
@@ -65,7 +68,7 @@ def top(row: Logits, maxima: Logits, count: int) -> tuple[Ids, Logits]:
     return ids[kept], values[kept]
 
 
-def ranked(ids: Ids, values: NDArray[np.floating], count: int) -> tuple[Ids, NDArray[np.floating]]:
+def ranked(ids: Ids, values: NDArray[Score], count: int) -> tuple[Ids, NDArray[Score]]:
     """The `count` largest values with their ids, largest first, ties by the lowest id."""
     if count == 1:
         largest = np.flatnonzero(values == values.max())

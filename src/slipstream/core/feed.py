@@ -12,7 +12,7 @@ def feed(model: Model, session: Session, tokens: Sequence[int]) -> Iterator[int]
     """
     for start in range(0, len(tokens), model.max_rows):
         chunk = tokens[start : start + model.max_rows]
-        model.forward([Segment(session, chunk, logits=False)])
+        model.forward([Segment(session, chunk, outputs=0)])
         session.commit(range(len(chunk)))
         yield start + len(chunk)
 

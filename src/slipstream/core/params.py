@@ -40,7 +40,12 @@ class SamplingParams:
         _number("temperature", self.temperature, self.temperature >= 0, "0 or more")
         _number("top_p", self.top_p, 0 < self.top_p <= 1, "more than 0 and at most 1")
         _number("min_p", self.min_p, 0 <= self.min_p <= 1, "from 0 to 1")
-        _number("top_k", self.top_k, self.top_k >= 0 and self.top_k == int(self.top_k), "a whole number, 0 or more")
+        _number(
+            "top_k",
+            self.top_k,
+            self.top_k >= 0 and self.top_k == int(self.top_k),
+            "a whole number, 0 or more",
+        )
         _number("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0, "more than 0")
         _number("presence_penalty", self.presence_penalty, True, "a finite number")
         _number("frequency_penalty", self.frequency_penalty, True, "a finite number")

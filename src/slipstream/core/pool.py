@@ -14,6 +14,12 @@ class Slot:
     session: Session
     tokens: list[int] = field(default_factory=list)
 
+    def keep(self, length: int) -> None:
+        """Forget all but the first `length` tokens, and rows of an interrupted forward with them."""
+        if length < self.session.length:
+            self.session.truncate(length)
+        del self.tokens[length:]
+
 
 class SessionPool:
     """Idle sessions of one model, at most as many as were ever in use at once."""
@@ -32,14 +38,14 @@ class SessionPool:
         if best is None:
             return Slot(self._model.open_session())
         length = self._reusable(best, prompt)
-        best.session.truncate(length)
-        del best.tokens[length:]
+        best.keep(length)
         self._idle.remove(best)
         return best
 
     def release(self, slot: Slot, tokens: Sequence[int]) -> None:
         """The sequence is over; `tokens` are its ids, of which the session holds a prefix."""
         slot.tokens = list(tokens[: slot.session.length])
+        slot.keep(len(slot.tokens))
         self._idle.append(slot)
 
     def close(self) -> None:
@@ -50,6 +56,6 @@ class SessionPool:
     def _reusable(self, slot: Slot, prompt: Sequence[int]) -> int:
         """How much of the slot's KV cache serves the prompt."""
         shared = common_prefix(slot.tokens, prompt[:-1])
-        if shared < slot.session.length and not self._model.capabilities.rollback:
+        if shared < len(slot.tokens) and not self._model.capabilities.rollback:
             return 0
         return shared

@@ -90,13 +90,13 @@ class Segment(NamedTuple):
     tokens:  [n] token ids
     parents: [n] index of the parent row in this segment, -1 for the last committed token. Parents come
              first. None is a chain. A row's position is the session's length plus its depth.
-    logits:  whether rows are read afterwards (prefill does not)
+    outputs: how many rows are read afterwards, counted from the last; None is all of them, 0 is prefill
     """
 
     session: Session
     tokens: Sequence[int]
     parents: Sequence[int] | None = None
-    logits: bool = True
+    outputs: int | None = None
 
 
 class Rows(Protocol):
@@ -165,6 +165,10 @@ class SequenceView(Protocol):
     @property
     def sampler(self) -> "Sampler":
         """The sequence's sampler, whose noise a drafter with logits shares."""
+
+    @property
+    def draft_limit(self) -> int:
+        """Most draft tokens that can be of use this round."""
 
 
 class Growth(NamedTuple):

@@ -43,6 +43,7 @@ class Sampler:
     def __init__(self, params: SamplingParams, vocabulary_size: int, tokens: Iterable[int] = (), choice: int = 0):
         assert params.seed is not None, "the caller draws the seed, so that it can report it"
         self.params = params
+        self.vocabulary_size = vocabulary_size
         self._draft_params = params.loosened()
         self._noise = Noise(params.seed, choice)
         self._history = History(tokens if params.has_penalties else ())

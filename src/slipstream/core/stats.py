@@ -68,12 +68,12 @@ class Statistics:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """alpha = accepted / tested; None before anything was tested."""
+        """Alpha = accepted / tested; None before anything was tested."""
         return self.accepted / self.tested if self.tested else None
 
     @property
     def mean_accepted_length(self) -> float | None:
-        """tau = tokens committed per round, the recovered or bonus token included."""
+        """Tau = tokens committed per round, the recovered or bonus token included."""
         return self.committed / self.rounds if self.rounds else None
 
     @property

@@ -18,12 +18,14 @@ class Draft:
     parents:   [n] index of the parent node, `ROOT` for children of the pending token
     estimates: [n] estimate of P(node accepted | parent accepted), in [0, 1]
     sources:   [n] name of the drafter that proposed the node
+    buckets:   [n] the drafter's own class of the node, by which its estimates are calibrated
     """
 
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
     estimates: list[float] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
+    buckets: list[int] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -36,11 +38,11 @@ class Draft:
             draft.append(token, source=source, estimate=estimate)
         return draft
 
-    def append(self, token: int, *, source: str, estimate: float = 0.5) -> int:
+    def append(self, token: int, *, source: str, estimate: float = 0.5, bucket: int = 0) -> int:
         """Add a child to the newest node (to the root of an empty draft); returns its index."""
-        return self.add(token, len(self.tokens) - 1, source=source, estimate=estimate)
+        return self.add(token, len(self.tokens) - 1, source=source, estimate=estimate, bucket=bucket)
 
-    def add(self, token: int, parent: int, *, source: str, estimate: float = 0.5) -> int:
+    def add(self, token: int, parent: int, *, source: str, estimate: float = 0.5, bucket: int = 0) -> int:
         """Add a child to any node; returns its index. Siblings carry different tokens."""
         assert ROOT <= parent < len(self.tokens), "a parent comes before its children"
         assert self.child(parent, token) is None, "siblings carry different tokens"
@@ -48,6 +50,7 @@ class Draft:
         self.parents.append(parent)
         self.estimates.append(estimate)
         self.sources.append(source)
+        self.buckets.append(bucket)
         return len(self.tokens) - 1
 
     def child(self, node: int, token: int) -> int | None:
@@ -91,6 +94,7 @@ class Draft:
         """Expected number of accepted tokens if the estimates are right."""
         return sum(self.path_estimates())
 
-    def keep(self, count: int) -> "Draft":
-        """The first `count` nodes; topological order makes any such cut a tree."""
-        return Draft(self.tokens[:count], self.parents[:count], self.estimates[:count], self.sources[:count])
+    def cut(self, count: int) -> None:
+        """Forget all but the first `count` nodes; topological order makes any such cut a tree."""
+        for column in (self.tokens, self.parents, self.estimates, self.sources, self.buckets):
+            del column[count:]

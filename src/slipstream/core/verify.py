@@ -6,6 +6,7 @@ where a draft was wrong, *bonus* where there was none left) and the walk ends. N
 random numbers: what comes out is what plain decoding gives for the same noise, whatever was drafted.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,12 +19,14 @@ class Commit(NamedTuple):
     """One committed token.
 
     node: the draft node that carried it, None where the token is the target's own
+    drafter: who had proposed it, "" where nobody had
     text: what may be shown now; may lag behind the token (half a character, part of a stop string)
     logprob: natural logarithm under the raw logits, None when not asked for
     """
 
     token: int
     node: int | None
+    drafter: str
     text: str
     logprob: float | None
 
@@ -55,6 +58,14 @@ class Verdict:
         """Draft nodes whose rows stay in the KV cache: all committed tokens but the last, which is pending."""
         return [commit.node for commit in self.commits[:-1] if commit.node is not None]
 
+    def outcomes(self, draft: Draft) -> Iterator[tuple[int, bool]]:
+        """Every draft node whose parent was accepted, and whether it was accepted itself."""
+        accepted = {commit.node for commit in self.commits}
+        asked = {ROOT, *(commit.node for commit in self.commits[:-1])}
+        for node, parent in enumerate(draft.parents):
+            if parent in asked:
+                yield node, node in accepted
+
 
 def walk(
     draft: Draft, rows: Rows, sampler: Sampler, stop: StopRule, position: int, *, logprobs: bool = False
@@ -74,7 +85,8 @@ def walk(
         node = draft.child(node, token)
         text, verdict.finish_reason = stop.push(token)
         logprob = log_probability(row, token) if logprobs else None
-        verdict.commits.append(Commit(token, node, text, logprob))
+        source = "" if node is None else draft.sources[node]
+        verdict.commits.append(Commit(token, node, source, text, logprob))
         if verdict.finish_reason is not None:
             break
     return verdict

@@ -1,0 +1,32 @@
+"""What most drafters have in common: nothing to prepare, nothing to require, nothing to give back."""
+
+from collections.abc import Sequence
+
+from slipstream.core.protocols import Growth, Requirements, Rows, SequenceView
+from slipstream.core.tree import Draft
+from slipstream.core.verify import Verdict
+
+
+class BaseDrafter:
+    """Defaults for the `Drafter` protocol; a drafter overrides `name`, `extend` and what it needs."""
+
+    name = "base"
+    requires = Requirements()
+
+    def begin(self, sequence: SequenceView, reused_length: int) -> None:
+        """Nothing is prepared."""
+
+    def extend(self, frontier: Sequence[Growth]) -> None:
+        """Nothing is proposed."""
+
+    def observe(self, sequence: SequenceView, draft: Draft, verdict: Verdict, rows: Rows) -> None:
+        """Nothing is learned."""
+
+    def end(self, sequence: SequenceView) -> None:
+        """Nothing is given back."""
+
+    def memory(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,20 @@
+"""Sequences, rounds, text: the loop that drafts, verifies and commits."""
+
+from slipstream.engine.completion import Completion, Timings, Token
+from slipstream.engine.engine import DEFAULT_NUM_DRAFT_TOKENS, Engine
+from slipstream.engine.loading import ModelOptions
+from slipstream.engine.options import GenerationOptions, Message, Prompt
+from slipstream.engine.stream import Stream
+
+__all__ = [
+    "DEFAULT_NUM_DRAFT_TOKENS",
+    "Completion",
+    "Engine",
+    "GenerationOptions",
+    "Message",
+    "ModelOptions",
+    "Prompt",
+    "Stream",
+    "Timings",
+    "Token",
+]

@@ -1,0 +1,206 @@
+"""The Python API: load a model, generate text."""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Several
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Unpack
+
+from slipstream.core.params import SamplingParams
+from slipstream.core.pool import SessionPool
+from slipstream.core.protocols import Drafter, Model, Policy
+from slipstream.core.sampling import Sampler
+from slipstream.draft import NoDrafter
+from slipstream.engine.completion import Completion
+from slipstream.engine.loading import DraftSpec, ModelOptions, load_drafter, load_model, sampling_defaults
+from slipstream.engine.options import GenerationOptions, Prompt, sampling_params
+from slipstream.engine.sequence import Sequence
+from slipstream.engine.stream import Batch, Generation, Stream
+from slipstream.engine.text import TextStream
+from slipstream.errors import ChatTemplateError, ContextLimitError, UsageError
+from slipstream.models import ChatTemplate, read_model_header, resolve
+from slipstream.policy import FixedLength
+
+DEFAULT_NUM_DRAFT_TOKENS = 4
+
+
+class Engine:
+    """A target model, a drafter and the loop that joins them. Use one engine from one thread at a time.
+
+    >>> from slipstream import Engine
+    >>> with Engine.load("smollm2-135m", draft="suffix") as engine:
+    ...     print(engine.generate([{"role": "user", "content": "Name a colour."}], seed=7).text)
+    """
+
+    def __init__(
+        self,
+        target: Model,
+        drafter: Drafter | None = None,
+        policy: Policy | None = None,
+        *,
+        template: ChatTemplate | None = None,
+        defaults: SamplingParams | None = None,
+        notices: Several[str] = (),
+    ) -> None:
+        """Join loaded parts; `Engine.load` is the usual way.
+
+        template: the model's chat template, None if it has none
+        defaults: sampling parameters where a call gives none
+        """
+        self.target = target
+        self.drafter: Drafter = drafter or NoDrafter()
+        self.policy: Policy = policy or FixedLength(DEFAULT_NUM_DRAFT_TOKENS)
+        self.template = template
+        self.defaults = defaults or SamplingParams()
+        self.notices: list[str] = list(notices)
+        self._pool = SessionPool(target)
+        if not target.capabilities.rollback and not isinstance(self.drafter, NoDrafter):
+            self.notices.append(f"{target.name} cannot take tokens back, so it decodes plainly, without a drafter.")
+            self.drafter.close()
+            self.drafter = NoDrafter()
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        *,
+        draft: DraftSpec = None,
+        num_draft_tokens: int = DEFAULT_NUM_DRAFT_TOKENS,
+        fetch: bool = False,
+        options: ModelOptions | None = None,
+    ) -> "Engine":
+        """Load a target and its drafter.
+
+        model:            a path, a short name or `hf:owner/repo/file.gguf` (docs/models.md)
+        draft:            None or "none", "suffix", a model as above, or "suffix+" and a model
+        num_draft_tokens: draft length, 0 to 64
+        fetch:            download a known model that is not here yet
+
+        Raises SlipstreamError: unknown names, unreadable files, vocabularies that differ, too little memory.
+        """
+        options = options or ModelOptions()
+        policy = FixedLength(num_draft_tokens)
+        path = resolve(str(model), fetch=fetch)
+        header = read_model_header(path)
+        target = load_model(path, options, options.gpu_layers)
+        try:
+            drafter = load_drafter(draft, target, header, options)
+        except BaseException:
+            target.close()
+            raise
+        template = ChatTemplate.from_header(header) if header.chat_template else None
+        return cls(target, drafter, policy, template=template, defaults=sampling_defaults(header))
+
+    def tokenize(self, prompt: Prompt, *, think: bool | None = None) -> list[int]:
+        """Ids of a prompt: plain text is continued as it is, messages go through the chat template.
+
+        think: for templates with a thinking switch; None leaves the template's own default.
+        """
+        vocabulary = self.target.vocabulary
+        if isinstance(prompt, str):
+            return vocabulary.tokenize(prompt, add_bos=True, parse_special=False)
+        tokens = [token for token in prompt if isinstance(token, int)]
+        messages = [dict(message) for message in prompt if isinstance(message, Mapping)]
+        if (tokens and messages) or len(tokens) + len(messages) != len(prompt):
+            raise UsageError("A prompt is text, or a list of token ids, or a list of chat messages.")
+        if tokens or not messages:
+            return tokens
+        text = self._render(messages, think)
+        return vocabulary.tokenize(text, add_bos=self._lacks_bos(text), parse_special=True)
+
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
+        """Generate token by token: iterate over the result. Options as in `GenerationOptions`."""
+        batch, [generation] = self._begin([prompt], options)
+        return Stream(batch, generation)
+
+    def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Completion:
+        """Generate to the end. Options as in `GenerationOptions`."""
+        with self.stream(prompt, **options) as stream:
+            for _ in stream:
+                pass
+        return stream.completion
+
+    def generate_many(self, prompts: Several[Prompt], **options: Unpack[GenerationOptions]) -> list[Completion]:
+        """Generate for several prompts at once, one forward per round for all of them.
+
+        Needs `ModelOptions(max_sequences=...)` of at least their number. Each text is what `generate` gives
+        for the same seed.
+        """
+        batch, generations = self._begin(prompts, options)
+        try:
+            for generation in generations:
+                for _ in batch.prefill(generation):
+                    pass
+            while not batch.finished:
+                batch.play_round()
+        finally:
+            batch.close()
+        return [generation.completion for generation in generations]
+
+    def memory(self) -> dict[str, int]:
+        """Bytes taken by the target and by the drafter."""
+        return {"target": self.target.memory(), "drafter": self.drafter.memory()}
+
+    def close(self) -> None:
+        """Give all memory back; closing twice is harmless."""
+        self._pool.close()
+        self.drafter.close()
+        self.target.close()
+
+    def __enter__(self) -> "Engine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin(self, prompts: Several[Prompt], options: GenerationOptions) -> tuple[Batch, list[Generation]]:
+        """Check everything a caller can get wrong before anything is computed."""
+        params = sampling_params(self.defaults, options).seeded()
+        think = options.get("think")
+        generations = [self._generation(self.tokenize(prompt, think=think), params, options) for prompt in prompts]
+        return Batch(self.target, self._pool, self.drafter, self.policy), generations
+
+    def _generation(self, prompt: list[int], params: SamplingParams, options: GenerationOptions) -> Generation:
+        self._check_prompt(prompt)
+        assert params.seed is not None
+        room = self.target.context_length - len(prompt)
+        asked = options.get("max_tokens")
+        if asked is not None and asked < 1:
+            raise UsageError(f"max_tokens must be 1 or more, not {asked}.")
+        text = TextStream(self.target.vocabulary, _strings(options.get("stop")), min(asked or room, room))
+        sampler = Sampler(params, self.target.vocabulary.size, prompt)
+        logprobs = options.get("logprobs", True)
+        completion = Completion(prompt, seed=params.seed, drafter=self.drafter.name, logprobs=[] if logprobs else None)
+        sequence = Sequence(prompt, sampler, text, logprobs=logprobs)
+        completion.statistics = sequence.statistics
+        return Generation(sequence, completion)
+
+    def _check_prompt(self, prompt: list[int]) -> None:
+        size, limit = self.target.vocabulary.size, self.target.context_length
+        if not prompt:
+            raise UsageError("The prompt is empty; give at least one token of text.")
+        if min(prompt) < 0 or max(prompt) >= size:
+            raise UsageError(f"The prompt has token ids outside 0 to {size - 1}.")
+        if len(prompt) >= limit:
+            raise ContextLimitError(
+                f"The prompt has {len(prompt)} tokens and the context holds {limit}, "
+                "which leaves no room for an answer; shorten the prompt or load the model with a larger --ctx."
+            )
+
+    def _render(self, messages: list[dict[str, Any]], think: bool | None) -> str:
+        if self.template is None:
+            raise ChatTemplateError(
+                f"{self.target.name} has no chat template; give the prompt as plain text (--raw on the command line)."
+            )
+        return self.template.render(messages, add_generation_prompt=True, enable_thinking=think)
+
+    def _lacks_bos(self, text: str) -> bool:
+        """Templates usually write the first token themselves; it must not come twice."""
+        bos = self.target.vocabulary.bos
+        return bos is None or not text.startswith(self.target.vocabulary.token_name(bos))
+
+
+def _strings(stop: str | Several[str] | None) -> Several[str]:
+    return [stop] if isinstance(stop, str) else stop or ()

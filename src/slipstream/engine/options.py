@@ -1,0 +1,54 @@
+"""What a call to `generate` or `stream` may say."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, TypedDict
+
+from slipstream.core.params import SamplingParams
+from slipstream.errors import UsageError
+
+Message = Mapping[str, Any]
+"""One chat message: `{"role": "user", "content": "..."}`."""
+
+Prompt = str | Sequence[int] | Sequence[Message]
+"""Text to continue, token ids, or chat messages for the model's template."""
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Keyword arguments of `Engine.generate` and `Engine.stream`. All may be left out.
+
+    max_tokens: tokens to generate, 1 or more; without it until the model ends or the context is full
+    stop:       a string or strings that end the text and are left out of it
+    logprobs:   report each token's log-probability (true by default)
+    think:      switch thinking on or off, for templates that can
+    The others: fields of `SamplingParams`; those left out come from the engine's `defaults`.
+    """
+
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    logprobs: bool
+    think: bool | None
+    logit_bias: Mapping[int, float]
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
+
+
+_SAMPLING = {field.name for field in fields(SamplingParams)}
+
+
+def sampling_params(defaults: SamplingParams, options: GenerationOptions) -> SamplingParams:
+    """The defaults with what the call gives; an unknown option is an error that names the nearest valid one."""
+    for name in options:
+        if name not in GenerationOptions.__annotations__:
+            nearest = difflib.get_close_matches(name, GenerationOptions.__annotations__, 1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else "."
+            raise UsageError(f"Unknown option {name}{hint}")
+    given: dict[str, Any] = {name: value for name, value in options.items() if name in _SAMPLING}
+    return replace(defaults, **given)

@@ -1,0 +1,60 @@
+"""One generation: its tokens, its sampler, its place in the target's KV cache and how far it has come."""
+
+from collections.abc import Sequence as Tokens
+from itertools import count
+
+from slipstream.core.pool import Slot
+from slipstream.core.sampling import Sampler
+from slipstream.core.stats import Statistics
+from slipstream.core.verify import Verdict
+from slipstream.engine.text import TextStream
+
+_ids = count()
+
+
+class Sequence:
+    """The state of one generation; only `commit` changes it once it has begun.
+
+    tokens: all committed ids, prompt included; the last one is pending. The target's KV cache holds every
+    committed token but the last.
+    """
+
+    def __init__(self, prompt: Tokens[int], sampler: Sampler, text: TextStream, *, logprobs: bool = False) -> None:
+        self.id = next(_ids)
+        self.tokens: list[int] = list(prompt)
+        self.num_prompt_tokens = len(self.tokens)
+        self.sampler = sampler
+        self.text = text
+        self.logprobs = logprobs
+        self.finish_reason: str | None = None
+        self.statistics = Statistics()
+        self.slot: Slot | None = None
+
+    @property
+    def placed(self) -> Slot:
+        """The sequence's session with the target."""
+        assert self.slot is not None, "a sequence is placed before it is decoded"
+        return self.slot
+
+    @property
+    def pending(self) -> int:
+        """The last committed token, not yet in the KV cache."""
+        return self.tokens[-1]
+
+    @property
+    def completion_tokens(self) -> list[int]:
+        return self.tokens[self.num_prompt_tokens :]
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    @property
+    def draft_limit(self) -> int:
+        """Most draft tokens that can be of use: one committed token is always the target's own."""
+        return self.text.tokens_left - 1
+
+    def commit(self, verdict: Verdict) -> None:
+        """Take over what a round decided."""
+        self.tokens.extend(verdict.tokens)
+        self.finish_reason = verdict.finish_reason
