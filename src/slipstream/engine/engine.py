@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Unpack
 
 from slipstream.core.params import SamplingParams
 from slipstream.core.pool import SessionPool
@@ -105,8 +105,22 @@ class Engine:
             raise UsageError("A prompt is text, or a list of token ids, or a list of chat messages.")
         if tokens or not messages:
             return tokens
-        text = self._render(messages, think)
-        return vocabulary.tokenize(text, add_bos=self._lacks_bos(text), parse_special=True)
+        return self.tokenize_rendered(self.render(messages, think=think))
+
+    def render(self, messages: Several[Message], *, think: bool | None = None) -> str:
+        """The text that the model's template makes of a conversation, with the answer's beginning at its end.
+
+        Raises ChatTemplateError if there is no template or it refuses the conversation.
+        """
+        if self.template is None:
+            raise ChatTemplateError(
+                f"{self.target.name} has no chat template; give the prompt as plain text (--raw on the command line)."
+            )
+        return self.template.render(messages, add_generation_prompt=True, enable_thinking=think)
+
+    def tokenize_rendered(self, text: str) -> list[int]:
+        """Ids of what `render` made: control tokens are read as such, and the first token does not come twice."""
+        return self.target.vocabulary.tokenize(text, add_bos=self._lacks_bos(text), parse_special=True)
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
         """Generate token by token: iterate over the result. Options as in `GenerationOptions`."""
@@ -188,13 +202,6 @@ class Engine:
                 f"The prompt has {len(prompt)} tokens and the context holds {limit}, "
                 "which leaves no room for an answer; shorten the prompt or load the model with a larger --ctx."
             )
-
-    def _render(self, messages: list[dict[str, Any]], think: bool | None) -> str:
-        if self.template is None:
-            raise ChatTemplateError(
-                f"{self.target.name} has no chat template; give the prompt as plain text (--raw on the command line)."
-            )
-        return self.template.render(messages, add_generation_prompt=True, enable_thinking=think)
 
     def _lacks_bos(self, text: str) -> bool:
         """Templates usually write the first token themselves; it must not come twice."""
