@@ -13,7 +13,7 @@ from slipstream.core.sampling import Sampler
 from slipstream.draft import NoDrafter
 from slipstream.engine.completion import Completion
 from slipstream.engine.loading import DraftSpec, ModelOptions, load_drafter, load_model, sampling_defaults
-from slipstream.engine.options import GenerationOptions, Prompt, sampling_params
+from slipstream.engine.options import GenerationOptions, Message, Prompt, sampling_params
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.stream import Batch, Generation, Stream
 from slipstream.engine.text import TextStream
