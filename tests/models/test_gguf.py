@@ -159,7 +159,7 @@ def test_a_file_that_may_not_be_read(file: Path, monkeypatch: pytest.MonkeyPatch
         (b"version https://git-lfs.example/spec/v1\noid", "Git LFS pointer"),
         (b"PK\x03\x04aaaaaaaa", "zip archive"),
         (b"tjgg\x01\0\0\0", "older GGML file"),
-        (b"\x20\0\0\0\0\0\0\0{\"a\":", "safetensors"),
+        (b'\x20\0\0\0\0\0\0\0{"a":', "safetensors"),
         (b"<!doctype html><html>", "web page"),
         (b"GGUF", "ends inside its header"),
         (b"GGUF\x03\0\0\0\x01\0", "ends inside its header"),
@@ -274,21 +274,19 @@ def test_a_vocabulary_alone(file: Path) -> None:
 # Hostile files: never another exception, never a hang.
 
 WHOLE = writer.model_bytes()
-fuzz = settings(
-    max_examples=300, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+fuzz = settings(max_examples=300, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def survives(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     try:
         header = read_model_header(file)
-    except ModelFileError as error:
-        assert "\n" not in str(error).replace(str(file), "")
-    else:
-        assert isinstance(header.sampling_defaults, SamplingDefaults)
-        assert header.name
-        assert isinstance(header.quantisation, str)
+    except ModelFileError:
+        return
+    assert isinstance(header.sampling_defaults, SamplingDefaults)
+    assert isinstance(header.licence, str | None)
+    assert isinstance(header.name, str)
+    assert isinstance(header.quantisation, str)
 
 
 @fuzz

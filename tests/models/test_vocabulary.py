@@ -95,7 +95,7 @@ def test_a_file_without_tokens(tmp_path: Path) -> None:
 
 
 def test_a_file_whose_token_types_do_not_fit(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "m.gguf", **{"tokenizer__ggml__token_type": Typed([1, 2], ARRAY, I32)})
+    path = write_model(tmp_path / "m.gguf", tokenizer__ggml__token_type=Typed([1, 2], ARRAY, I32))
     with pytest.raises(ModelFileError, match="token types do not match"):
         Vocabulary.from_header(read_header(path))
 

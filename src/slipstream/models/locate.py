@@ -61,7 +61,7 @@ def resolve(name: str | os.PathLike[str], *, fetch: bool = False, progress: Prog
     `pull` raises. That the file is a model is checked by whoever reads it.
     """
     text = os.fspath(name)
-    path = Path(text).expanduser()
+    path = _expanded(text)
     if not text.strip():
         raise UnknownModelError("The model's name is empty; `slipstream models` lists what there is.")
     if _is_file(path):
@@ -185,6 +185,8 @@ def _short_forms(location: Location) -> Iterator[str]:
     """What a name may be shortened to."""
     bare = location.name.removeprefix("hf:").removeprefix("ollama:").removeprefix("lmstudio:")
     yield bare
+    if location.source == "slipstream":
+        yield location.path.name
     if location.source == "ollama":
         yield location.name.removesuffix(":latest")
         yield bare.removesuffix(":latest")
@@ -221,6 +223,13 @@ def _sorted_glob(directory: Path, pattern: str) -> list[Path]:
         return sorted(directory.glob(pattern))
     except OSError:
         return []
+
+
+def _expanded(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:  # ~somebody who does not exist
+        return Path(text)
 
 
 def _is_file(path: Path) -> bool:

@@ -311,8 +311,9 @@ def _product_length(left: Any, right: Any) -> int:
     for sequence, count in ((left, right), (right, left)):
         if isinstance(sequence, str | bytes | list | tuple) and isinstance(count, int):
             return len(sequence) * max(count, 0)
-    # Integers grow without end when they are multiplied in a loop.
-    return sum(number.bit_length() for number in (left, right) if isinstance(number, int))
+    # Integers grow without end when they are multiplied in a loop; none that means something has 4096 bits.
+    bits = sum(number.bit_length() for number in (left, right) if isinstance(number, int))
+    return MAX_TEXT + 1 if bits > 4096 else 0
 
 
 def _length(value: Any) -> int:

@@ -1,0 +1,89 @@
+import errno
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import huggingface_hub.errors
+import pytest
+
+from slipstream.errors import DownloadError, SlipstreamError, StorageError, UnknownModelError
+from slipstream.models import hub, pull
+
+NAME = "hf:acme/Tiny/x.gguf"
+
+
+def offline(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fails(*_: object, tqdm_class: object = None, **__: object) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
+
+
+def library_error(name: str) -> Exception:
+    kind: type[Exception] = getattr(huggingface_hub.errors, name)
+    error = kind.__new__(kind)
+    error.args = ("details of the library",)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes", "says"),
+    [
+        ("LocalEntryNotFoundError", DownloadError, "cannot be reached"),
+        ("GatedRepoError", DownloadError, "accept its licence"),
+        ("RepositoryNotFoundError", UnknownModelError, "no repository 'acme/Tiny'"),
+        ("EntryNotFoundError", UnknownModelError, "did you mean 'hf:acme/Tiny/y.gguf'"),
+        ("HFValidationError", UnknownModelError, "hf:owner/repo/file.gguf"),
+        ("HfHubHTTPError", DownloadError, "cannot be reached"),
+        (OSError(errno.ENOSPC, "No space left on device"), StorageError, "disk is full"),
+        (PermissionError(errno.EACCES, "Permission denied"), StorageError, "HF_HOME"),
+        (ConnectionResetError(), DownloadError, "cannot be reached"),
+        (RuntimeError("new in some version"), DownloadError, "cannot be reached"),
+    ],
+)
+def test_what_the_library_raises_is_one_sentence(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: str | Exception,
+    becomes: type[SlipstreamError],
+    says: str,
+) -> None:
+    offline(monkeypatch, library_error(error) if isinstance(error, str) else error)
+    names = ["README.md", "y.gguf"]
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_: names)
+    with pytest.raises(becomes, match=says) as caught:
+        pull(NAME)
+    assert "\n" not in str(caught.value)
+
+
+def test_progress_and_the_cache_reach_the_library(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetches(repository: str, file: str, *, cache_dir: Path, tqdm_class: Any) -> str:
+        with tqdm_class(total=100, initial=10, desc="x", unit="B") as bar:
+            bar.update(40)
+            bar.set_postfix_str("fast", refresh=False)
+            bar.update(50)
+        return str(cache_dir / repository / file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetches)
+    reports: list[tuple[int, int | None, str]] = []
+    path = pull(NAME, lambda *report: reports.append(report))
+    assert path == home / ".cache" / "huggingface" / "hub" / "acme/Tiny" / "x.gguf"
+    assert reports == [(50, 100, "fetching x.gguf"), (100, 100, "fetching x.gguf")]
+
+
+def test_an_interrupt_is_not_an_error_of_the_hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pull(NAME)
+
+
+def test_two_bars_for_one_download_report_the_one_ahead() -> None:
+    reports: list[int] = []
+    kind = hub._progress_bar(lambda done, total, what: reports.append(done), "x")
+    transfer, disk = kind(total=100), kind(total=100)
+    transfer.update(60)
+    disk.update(10)
+    assert reports == [60, 60]
