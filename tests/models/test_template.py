@@ -50,8 +50,10 @@ def test_a_file_without_a_template(tmp_path: Path) -> None:
     ("source", "text"),
     [
         (
-            "{% for n in range(5) %}{% if n == 1 %}{% continue %}{% endif %}"
-            "{% if n == 3 %}{% break %}{% endif %}{{ n }}{% endfor %}",
+            (
+                "{% for n in range(5) %}{% if n == 1 %}{% continue %}{% endif %}"
+                "{% if n == 3 %}{% break %}{% endif %}{{ n }}{% endfor %}"
+            ),
             "02",
         ),
         ("{{ {'a': '<é>'} | tojson }}", '{"a": "<é>"}'),
@@ -61,8 +63,10 @@ def test_a_file_without_a_template(tmp_path: Path) -> None:
         ("{{ bos_token ~ 1 ~ eos_token }}", "<s>1</s>"),
         ("{{ tools is none }}{{ documents is none }}", "TrueTrue"),
         (
-            "{% set ns = namespace(n=0) %}{% for m in messages if m.role == 'user' %}"
-            "{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+            (
+                "{% set ns = namespace(n=0) %}{% for m in messages if m.role == 'user' %}"
+                "{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}"
+            ),
             "1",
         ),
         ("{% macro twice(x) %}{{ x }}{{ x }}{% endmacro %}{{ twice('ab') }}", "abab"),
