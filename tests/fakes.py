@@ -162,11 +162,14 @@ class FakeModel:
 
     def _rows(self, segment: Segment) -> FakeRows:
         session = segment.session
-        assert isinstance(session, FakeSession) and not session.closed and len(segment.tokens) > 0
+        assert isinstance(session, FakeSession)
+        assert not session.closed
+        assert len(segment.tokens) > 0
         rows: list[Logits] = []
         contexts: list[list[int]] = []
         for row, (token, parent) in enumerate(zip(segment.tokens, parents_of(segment), strict=True)):
-            assert -1 <= parent < row and 0 <= token < self.vocabulary.size
+            assert -1 <= parent < row
+            assert 0 <= token < self.vocabulary.size
             contexts.append([*(session.tokens if parent < 0 else contexts[parent]), token])
             assert len(contexts[-1]) <= self.context_length, "the context is full"
             rows.append(self.row(contexts[-1]))

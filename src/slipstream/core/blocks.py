@@ -35,15 +35,19 @@ def _tail_maxima(tail: Logits) -> Logits:
     return maxima
 
 
-def members(row: Logits, blocks: Ids) -> Ids:
-    """[n] ids of all tokens in these blocks, in no particular order."""
+def block_members(row: Logits, blocks: Ids) -> Ids:
+    """Ids of all tokens in these blocks."""
     ids = block_ids(blocks).reshape(-1)
-    return ids if len(row) % SUPERBLOCK == 0 else ids[ids < len(row)]
+    return ids[ids < len(row)] if len(row) % SUPERBLOCK else ids
 
 
 def at_least(row: Logits, maxima: Logits, threshold: float) -> tuple[Ids, Logits]:
     """Ids and logits of every token with `logit >= threshold`, in no particular order."""
-    ids = members(row, np.flatnonzero(maxima >= threshold))
+    blocks = np.flatnonzero(maxima >= threshold)
+    if len(blocks) * 8 > len(maxima):  # so many that looking everywhere is cheaper
+        ids = np.flatnonzero(row >= threshold)
+        return ids, row[ids]
+    ids = block_members(row, blocks)
     values = row[ids]
     kept = values >= threshold
     return ids[kept], values[kept]

@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.core.blocks import Logits, at_least, top
-from slipstream.core.noise import Ids
+from slipstream.core.noise import BLOCK_MEMBERS, Ids
 from slipstream.core.params import SamplingParams
+
+_SORTABLE = 2048
+"""More candidates than this are narrowed down by a histogram before any are sorted."""
 
 
 def survivors(row: Logits, maxima: Logits, params: SamplingParams) -> tuple[Ids, Logits]:
@@ -23,36 +26,78 @@ def survivors(row: Logits, maxima: Logits, params: SamplingParams) -> tuple[Ids,
     floor = largest + params.temperature * math.log(params.min_p) if params.min_p > 0 else -math.inf
     if params.top_k > 0:
         ids, logits = top(row, maxima, params.top_k)
+        threshold = floor
         if params.top_p < 1:
-            ids, logits = _nucleus(ids, logits, largest, params, _mass(logits, largest, params.temperature))
-        kept = logits >= floor
-        return ids[kept], logits[kept]
-    if params.top_p == 1:
+            mass = float(_weights(logits, largest, params.temperature).sum())
+            threshold = max(floor, _nucleus(logits, largest, params, (mass, mass)) or floor)
+    elif params.top_p == 1:
         return at_least(row, maxima, floor)
-    total = _mass(row, largest, params.temperature)
-    reach = floor if params.min_p > 0 else largest - 6 * params.temperature
-    while True:
-        ids, logits = at_least(row, maxima, reach)
-        covered = _mass(logits, largest, params.temperature) >= params.top_p * total
-        if covered:
-            return _nucleus(ids, logits, largest, params, total)
-        if params.min_p > 0 or len(ids) == len(row):
-            return ids, logits  # the nucleus reaches below the floor, or rounding ate its last grains
-        reach = 2 * reach - largest if math.isfinite(reach) and len(ids) < len(row) // 8 else -math.inf
-
-
-def _mass(logits: Logits, largest: float, temperature: float) -> float:
-    """Sum of exp((logit - largest) / temperature)."""
-    scaled = logits - np.float32(largest)
-    scaled *= np.float32(1 / temperature)
-    return float(np.exp(scaled, out=scaled).sum())
-
-
-def _nucleus(ids: Ids, logits: Logits, largest: float, params: SamplingParams, total: float) -> tuple[Ids, Logits]:
-    """The most probable of the candidates whose mass first reaches top_p of `total`, and their ties."""
-    descending = np.sort(logits)[::-1]
-    weights: NDArray[np.float64] = np.exp((descending.astype(np.float64) - largest) / params.temperature)
-    last = int(np.searchsorted(np.cumsum(weights), params.top_p * total))
-    threshold = descending[min(last, len(descending) - 1)]
+    else:
+        ids, logits, threshold = _nucleus_of_row(row, maxima, largest, floor, params)
     kept = logits >= threshold
     return ids[kept], logits[kept]
+
+
+def _nucleus_of_row(
+    row: Logits, maxima: Logits, largest: float, floor: float, params: SamplingParams
+) -> tuple[Ids, Logits, float]:
+    """Candidates, and the threshold among them that top-p and the floor of min-p set together."""
+    total: tuple[float, float] | None = None
+    for reach in (max(floor, largest - 6 * params.temperature), floor):
+        ids, logits = at_least(row, maxima, reach)
+        threshold = _nucleus(logits, largest, params, total or _mass_bounds(maxima, logits, reach, largest, params))
+        if threshold is None:  # the bounds do not decide: add up the whole row
+            mass = float(_weights(row, largest, params.temperature).sum())
+            total = (mass, mass)
+            threshold = _nucleus(logits, largest, params, total)
+        if threshold is not None and threshold > -math.inf:
+            return ids, logits, threshold
+    return ids, logits, floor  # the nucleus reaches below the floor, or rounding ate its last grains
+
+
+def _weights(logits: Logits, largest: float, temperature: float) -> Logits:
+    """exp((logit - largest) / temperature): probabilities relative to the most probable."""
+    scaled = logits - np.float32(largest)
+    scaled *= np.float32(1 / temperature)
+    np.exp(scaled, out=scaled)
+    return scaled
+
+
+def _mass_bounds(
+    maxima: Logits, candidates: Logits, reach: float, largest: float, params: SamplingParams
+) -> tuple[float, float]:
+    """Two bounds of the row's mass without looking at it: outside the candidates no token exceeds its block's
+    maximum, nor the reach, and in a block without candidates one token attains the maximum."""
+    inside = float(_weights(candidates, largest, params.temperature).sum())
+    blocks = _weights(np.minimum(maxima, np.float32(reach)), largest, params.temperature)
+    without = maxima < reach
+    return inside + float(blocks[without].sum()), inside + BLOCK_MEMBERS * float(blocks.sum())
+
+
+def _nucleus(logits: Logits, largest: float, params: SamplingParams, mass: tuple[float, float]) -> float | None:
+    """The logit of the last token of the nucleus: the most probable tokens whose mass first reaches top_p.
+
+    mass: bounds of the mass of all tokens. None if they leave the answer open, -inf if the nucleus has more
+    than these logits.
+    """
+    low, high = (params.top_p * bound for bound in mass)
+    above = 0.0
+    if len(logits) > _SORTABLE:
+        logits, above = _narrowed(logits, largest, params, low)
+    descending = np.sort(logits)[::-1]
+    reached = np.cumsum(_weights(descending, largest, params.temperature), dtype=np.float64)
+    reached += above
+    first, last = np.searchsorted(reached, (low, high))
+    if first != last:
+        return None
+    return float(descending[first]) if first < len(descending) else -math.inf
+
+
+def _narrowed(logits: Logits, largest: float, params: SamplingParams, wanted: float) -> tuple[Logits, float]:
+    """The logits from that bin of a histogram downwards in which the mass reaches `wanted`, and the mass above."""
+    weights = _weights(logits, largest, params.temperature)
+    scale = 1023 / max(largest - float(logits.min()), 1e-30)
+    bins: NDArray[np.int64] = ((largest - logits) * np.float32(scale)).astype(np.int64)
+    reached = np.cumsum(np.bincount(bins, weights))
+    bin_ = int(np.searchsorted(reached, wanted))
+    return logits[bins >= bin_], float(reached[bin_ - 1]) if bin_ else 0.0

@@ -9,7 +9,7 @@ drawn in blocks of `BLOCK_MEMBERS` tokens, smallest first, which is how the samp
 unfiltered row without hashing the whole vocabulary:
 
     minimum of a block of m:  E_block / m          because the least of m Exp(1) is Exp(m)
-    who holds it:             uniform over the m    independent of the value
+    who holds it:             uniform over the m    independent of the value (other bits of the same hash)
     all the others:           E_block / m + E_id    because the exponential has no memory
 
 Every E(id) is exactly Exp(1) and all are independent (tests/core/test_noise.py has the arithmetic).
@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-BLOCK_MEMBERS: Final = 32
+BLOCK_MEMBERS: Final = 64
 BLOCK_COLUMNS: Final = 512
 """Members of a block lie this far apart, so that block maxima of a row of logits are vertical maxima."""
 SUPERBLOCK: Final = BLOCK_MEMBERS * BLOCK_COLUMNS
@@ -31,7 +31,9 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1: Final = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2: Final = np.uint64(0x94D049BB133111EB)
 _SHIFTS: Final = tuple(np.uint64(bits) for bits in (30, 27, 31, 12))
-_MEMBER_SHIFT: Final = np.uint64(64 - 5)  # the top 5 bits choose one of 32 members
+_MEMBER_MASK: Final = np.uint64(BLOCK_MEMBERS - 1)
+_BLOCK_COUNTER: Final = 2**62
+"""Counters of blocks begin here, those of token ids at 0."""
 _UNIT: Final = 2.0**-52
 
 UInts = NDArray[np.uint64]
@@ -41,7 +43,7 @@ Ids = NDArray[np.int64]
 
 def block_of(ids: Ids) -> Ids:
     """[n] block index of each token id."""
-    return (ids >> 14 << 9) | (ids & (BLOCK_COLUMNS - 1))
+    return (ids >> 15 << 9) | (ids & (BLOCK_COLUMNS - 1))
 
 
 def member_of(ids: Ids) -> Ids:
@@ -57,7 +59,7 @@ def block_count(vocabulary_size: int) -> int:
 
 def block_ids(blocks: Ids) -> Ids:
     """[n, BLOCK_MEMBERS] token ids of each block; the last ones may lie beyond the vocabulary."""
-    first = (blocks >> 9 << 14) | (blocks & (BLOCK_COLUMNS - 1))
+    first = (blocks >> 9 << 15) | (blocks & (BLOCK_COLUMNS - 1))
     return first[:, None] + _MEMBER_OFFSETS
 
 
@@ -72,49 +74,64 @@ class PositionNoise:
     def __init__(self, key: bytes) -> None:
         self._keys = np.frombuffer(key, np.uint64)
 
-    def _hash(self, counters: Ids, start: int) -> UInts:
+    def _hash(self, counters: Ids) -> UInts:
         """SplitMix64 (Steele, Lea, Flood 2014) from a keyed start, with a second key inside the finaliser."""
         z = counters.astype(np.uint64)
         z *= _GOLDEN
-        z += self._keys[start]
+        z += self._keys[0]
         z ^= z >> _SHIFTS[0]
         z *= _MIX_1
-        z ^= self._keys[start + 1]
+        z ^= self._keys[1]
         z ^= z >> _SHIFTS[1]
         z *= _MIX_2
         z ^= z >> _SHIFTS[2]
         return z
 
-    @staticmethod
-    def _exponential(hashes: UInts) -> Floats:
-        """-log of a uniform on the midpoints of 2^52 equal cells: never 0, never infinite."""
-        uniform = (hashes >> _SHIFTS[3]).astype(np.float64)
-        uniform += 0.5
-        uniform *= _UNIT
-        np.log(uniform, out=uniform)
-        return np.negative(uniform, out=uniform)
-
-    def block_minima(self, blocks: Ids) -> Floats:
-        """[n] least exponential of each block: no token of the block has a smaller one."""
-        minima = self._exponential(self._hash(blocks, 0))
+    def block_minima(self, blocks: Ids) -> tuple[Floats, Ids]:
+        """[n] least exponential of each block, and [n] the member that holds it; all others have larger ones."""
+        hashes = self._hash(blocks + _BLOCK_COUNTER)
+        minima = _exponential(hashes)
         minima *= 1.0 / BLOCK_MEMBERS
-        return minima
-
-    def block_winners(self, blocks: Ids) -> Ids:
-        """[n] the member of each block that holds the minimum."""
-        return (self._hash(blocks, 2) >> _MEMBER_SHIFT).astype(np.int64)
+        return minima, _holder(hashes)
 
     def exponential(self, ids: Ids) -> Floats:
         """[n] Exp(1) of each token id."""
+        # one pass over ids and blocks together: at these sizes numpy's price is the call, not the element
+        hashes = self._hash(np.concatenate((ids, block_of(ids) + _BLOCK_COUNTER)))
+        values = _exponential(hashes)
+        own, minima = values[: len(ids)], values[len(ids) :]
+        own *= member_of(ids) != _holder(hashes[len(ids) :])
+        minima *= 1.0 / BLOCK_MEMBERS
+        own += minima
+        return own
+
+    def member_exponentials(self, ids: Ids, minima: Floats, holders: Ids) -> Floats:
+        """`exponential` of ids when what `block_minima` gives for all blocks is known already."""
         blocks = block_of(ids)
-        values = self._exponential(self._hash(ids, 4))
-        values *= member_of(ids) != self.block_winners(blocks)
-        values += self.block_minima(blocks)
+        values = _exponential(self._hash(ids))
+        values *= member_of(ids) != holders[blocks]
+        values += minima[blocks]
         return values
 
     def gumbel(self, ids: Ids) -> Floats:
         """[n] standard Gumbel noise of each token id."""
-        return -np.log(self.exponential(ids))
+        values = self.exponential(ids)
+        np.log(values, out=values)
+        return np.negative(values, out=values)
+
+
+def _exponential(hashes: UInts) -> Floats:
+    """-log of a uniform on the midpoints of 2^52 equal cells: never 0, never infinite."""
+    uniform = (hashes >> _SHIFTS[3]).astype(np.float64)
+    uniform += 0.5
+    uniform *= _UNIT
+    np.log(uniform, out=uniform)
+    return np.negative(uniform, out=uniform)
+
+
+def _holder(hashes: UInts) -> Ids:
+    """The member that holds its block's minimum, from bits that `_exponential` does not use."""
+    return (hashes & _MEMBER_MASK).view(np.int64)
 
 
 class Noise:
@@ -127,10 +144,10 @@ class Noise:
     __slots__ = ("choice", "seed")
 
     def __init__(self, seed: int, choice: int = 0) -> None:
-        self.seed = seed % 2**64
+        self.seed = int(seed) % 2**64
         self.choice = choice
 
     def at(self, position: int) -> PositionNoise:
         """The noise that chooses the token at this absolute position of the sequence."""
         name = struct.pack("<QQQ", self.seed, self.choice, position)
-        return PositionNoise(hashlib.blake2b(name, digest_size=48, person=b"slipstream noise").digest())
+        return PositionNoise(hashlib.blake2b(name, digest_size=16, person=b"slipstream noise").digest())

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.core.blocks import Logits, block_maxima, members, ranked, top
+from slipstream.core.blocks import Logits, block_maxima, block_members, ranked, top
 from slipstream.core.filters import survivors
 from slipstream.core.history import History
-from slipstream.core.noise import Floats, Ids, Noise, PositionNoise
+from slipstream.core.noise import Floats, Ids, Noise, PositionNoise, block_of
 from slipstream.core.params import SamplingParams
 from slipstream.errors import RuntimeUnavailableError, UsageError
 
@@ -37,15 +37,17 @@ class Sampler:
 
     params: with a seed (`SamplingParams.seeded`)
     tokens: the prompt, for penalties
-    choice: index of the completion when one prompt is answered several times
+    noise:  made from the seed unless given; `Noise(seed, choice)` when one prompt is answered several times
     """
 
-    def __init__(self, params: SamplingParams, vocabulary_size: int, tokens: Iterable[int] = (), choice: int = 0):
+    def __init__(
+        self, params: SamplingParams, vocabulary_size: int, tokens: Iterable[int] = (), noise: Noise | None = None
+    ):
         assert params.seed is not None, "the caller draws the seed, so that it can report it"
         self.params = params
         self.vocabulary_size = vocabulary_size
         self._draft_params = params.loosened()
-        self._noise = Noise(params.seed, choice)
+        self._noise = noise or Noise(params.seed)
         self._history = History(tokens if params.has_penalties else ())
         self._bias = _bias_arrays(params, vocabulary_size)
 
@@ -120,27 +122,25 @@ def _best_unfiltered(
 ) -> tuple[Ids, Floats]:
     """The winner over the whole vocabulary, looking only where it can be.
 
-    A block's largest logit with the block's least exponential bounds every score in it. The blocks with the
-    highest bounds are scored first; the count-th best score found there rules out almost all the others.
+    A block's largest logit with its least exponential bounds every score in it. The blocks with the largest
+    logits are scored whole; the count-th best score found there rules out almost everything else.
     """
-    ceiling = -np.log(noise.block_minima(np.arange(len(maxima))))
-    bounds = maxima.astype(np.float64) / temperature + ceiling
-    first = min(count + 1, len(bounds) - 1)
-    tried = np.argpartition(bounds, len(bounds) - 1 - first)[len(bounds) - 1 - first :]
-    ids, scores = _block_scores(row, tried, temperature, noise, -np.inf)
-    threshold = ranked(ids, scores, count)[1][-1] if len(ids) >= count else -np.inf
-    # one part in 10^12 of slack: the bound and the score round differently
-    blocks = np.flatnonzero(bounds >= threshold - 1e-12 * abs(threshold))
-    ids, scores = _block_scores(row, blocks, temperature, noise, threshold)
-    return ranked(ids, scores, count)
-
-
-def _block_scores(
-    row: Logits, blocks: Ids, temperature: float, noise: PositionNoise, threshold: float
-) -> tuple[Ids, Floats]:
-    """Scores of those tokens in the blocks that can reach `threshold`."""
-    ids = members(row, blocks)
-    return ids, _scores(ids, row[ids], temperature, noise)
+    minima, holders = noise.block_minima(np.arange(len(maxima)))
+    ceilings = -np.log(minima)
+    bounds = maxima.astype(np.float64) / temperature + ceilings
+    tried = min(count + 5, len(bounds))
+    first = np.argpartition(maxima, len(bounds) - tried)[len(bounds) - tried :]
+    ids = block_members(row, first)
+    exponentials = noise.member_exponentials(ids, minima, holders)
+    ids, scores = ranked(ids, row[ids].astype(np.float64) / temperature - np.log(exponentials), count)
+    # one part in 10^12 of slack: bound and score round differently
+    threshold = scores[-1] - 1e-12 * abs(scores[-1]) if len(ids) == count else -np.inf
+    blocks = np.flatnonzero(bounds >= threshold)
+    ids = block_members(row, blocks)
+    logits = row[ids].astype(np.float64) / temperature
+    possible = logits + ceilings[block_of(ids)] >= threshold
+    ids, logits = ids[possible], logits[possible]
+    return ranked(ids, logits - np.log(noise.member_exponentials(ids, minima, holders)), count)
 
 
 def _bias_arrays(params: SamplingParams, vocabulary_size: int) -> tuple[Ids, Logits] | None:
