@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from slipstream.core.protocols import Drafter, Growth, Requirements, Rows, SequenceView
+from slipstream.core.protocols import Drafter, Growth, Model, Requirements, Rows, SequenceView
 from slipstream.core.tree import Draft
 from slipstream.core.verify import Verdict
 from slipstream.draft.calibration import Calibration
@@ -23,6 +23,7 @@ class CombinedDrafter:
         )
         self._free = free
         self._costly = costly
+        self.model: Model | None = getattr(costly, "model", None)
         self._acceptance = Calibration(prior=0.6)
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:

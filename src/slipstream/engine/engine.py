@@ -151,6 +151,12 @@ class Engine:
             batch.close()
         return [generation.completion for generation in generations]
 
+    @property
+    def draft_model(self) -> Model | None:
+        """The model behind the drafter, None if it drafts without one."""
+        model: Model | None = getattr(self.drafter, "model", None)
+        return model
+
     def memory(self) -> dict[str, int]:
         """Bytes taken by the target and by the drafter."""
         return {"target": self.target.memory(), "drafter": self.drafter.memory()}

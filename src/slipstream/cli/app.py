@@ -1,0 +1,91 @@
+"""The commands together, and the one place where an error becomes a sentence and an exit code."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, NoReturn
+
+import typer
+
+from slipstream.cli import terminal
+from slipstream.cli.chat import chat
+from slipstream.cli.interrupt import EXIT_CODE, interrupts
+from slipstream.cli.models import models
+from slipstream.cli.pull import pull
+from slipstream.cli.run import run
+from slipstream.errors import SlipstreamError
+
+app = typer.Typer(
+    name="slipstream",
+    help="Faster answers from language models on your own machine, with the same text.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+for command in (run, chat, pull, models):
+    app.command()(command)
+
+
+def _show_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import version
+
+    from slipstream.runtime import devices
+
+    typer.echo(f"slipstream {version('slipstream-decoding')}")
+    try:
+        found = devices()
+    except SlipstreamError as error:
+        typer.echo(f"llama.cpp: {terminal.printable(str(error))}")
+        raise typer.Exit from None
+    typer.echo(f"llama-cpp-python {version('llama-cpp-python')}, GPU devices: {', '.join(found) or 'none'}")
+    raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the versions and the GPU devices.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Faster answers from language models on your own machine, with the same text."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and exit."""
+    terminal.prepare()
+    interrupts.install()
+    sys.exit(execute(sys.argv[1:]))
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run one command; returns its exit code: 0, 1 (failure), 2 (usage) or 130 (interrupted).
+
+    What a user can cause is one sentence on stderr. Any other exception is a bug of ours and keeps its traceback.
+    """
+    try:
+        code = typer.main.get_command(app).main(list(arguments), prog_name="slipstream", standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except SlipstreamError as error:
+        terminal.complain(str(error))
+        return error.exit_code
+    except typer.TyperException as error:
+        sentence = error.format_message().replace("Value error, ", "").rstrip(".")
+        terminal.complain(f"{sentence}. See slipstream --help.")
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_CODE
+    except BrokenPipeError:
+        return _reader_has_gone()
+
+
+def _reader_has_gone() -> int:
+    """`| head` had enough. Standard output must lead somewhere, or Python complains about it while it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1

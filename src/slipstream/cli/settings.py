@@ -1,0 +1,223 @@
+"""The options that `run` and `chat` share, and what they mean to the engine."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
+
+import typer
+
+from slipstream.errors import UsageError
+
+if TYPE_CHECKING:
+    from slipstream.engine import GenerationOptions, ModelOptions
+
+DEFAULT_MODEL = "smollm2-135m"
+
+MODELS, SPECULATION, SAMPLING, TEXT, MACHINE = "Model", "Speculation", "Sampling", "Text", "Machine"
+FILE_OR = "Default: the value that the model's file recommends; if it recommends none at all"
+
+
+def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, show_default=False, **more)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One field for each option; None is "not given", which leaves the choice to the engine."""
+
+    model: Annotated[
+        str,
+        _option(
+            MODELS,
+            f"A .gguf file, a name that `slipstream models` lists, or hf:owner/repo/file.gguf. "
+            f"Default: {DEFAULT_MODEL}.",
+            "-m",
+            "--model",
+        ),
+    ] = DEFAULT_MODEL
+    ctx: Annotated[
+        int | None,
+        _option(MODELS, "Tokens the context holds. Default: what the model was trained for, at most 4096.", "--ctx"),
+    ] = None
+    draft: Annotated[
+        str,
+        _option(
+            SPECULATION,
+            "Who guesses the next tokens: none, suffix (looks for repetitions; needs no second model), a model like "
+            "--model with the same vocabulary, or suffix+MODEL for both. Default: suffix.",
+            "-d",
+            "--draft",
+            metavar="DRAFTER",
+        ),
+    ] = "suffix"
+    speculation: Annotated[
+        Literal["on", "off"],
+        _option(SPECULATION, "off is the same as --draft none: the same text, one token at a time. Default: on."),
+    ] = "on"
+    num_draft_tokens: Annotated[
+        int | None, _option(SPECULATION, "Most tokens that are guessed at a time, 0 to 64. Default: 4.")
+    ] = None
+    show_accepted: Annotated[
+        bool | None,
+        _option(
+            SPECULATION,
+            "Colour the tokens that were guessed right. Default: on a terminal with colours.",
+            "--show-accepted/--no-show-accepted",
+        ),
+    ] = None
+    temperature: Annotated[
+        float | None,
+        _option(
+            SAMPLING,
+            f"0 always takes the likeliest token; larger is more varied. {FILE_OR}, 0.7.",
+            "--temperature",
+            "--temp",
+        ),
+    ] = None
+    top_k: Annotated[
+        int | None,
+        _option(SAMPLING, "Choose among the K likeliest tokens; 0 is off. Default: the file's value, else 0."),
+    ] = None
+    top_p: Annotated[
+        float | None,
+        _option(SAMPLING, f"Choose among the likeliest tokens that have this probability together. {FILE_OR}, 0.95."),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        _option(
+            SAMPLING,
+            f"Leave out tokens less likely than this share of the likeliest one's probability. {FILE_OR}, 0.05.",
+        ),
+    ] = None
+    repetition_penalty: Annotated[
+        float | None,
+        _option(SAMPLING, "Above 1: tokens that occurred become less likely. Default: the file's value, else 1 (off)."),
+    ] = None
+    presence_penalty: Annotated[
+        float | None, _option(SAMPLING, "Taken once from the logit of every token that occurred. Default: 0 (off).")
+    ] = None
+    frequency_penalty: Annotated[
+        float | None,
+        _option(SAMPLING, "Taken from a token's logit for each time it occurred. Default: 0 (off)."),
+    ] = None
+    logit_bias: Annotated[
+        list[str] | None,
+        _option(SAMPLING, "Add VALUE to the logit of token ID; -inf bans it. May be repeated.", metavar="ID=VALUE"),
+    ] = None
+    seed: Annotated[
+        int | None,
+        _option(SAMPLING, "The same seed gives the same text, with speculation on or off. Default: random, and shown."),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        _option(TEXT, "Most tokens of an answer. Default: until the model ends or the context is full."),
+    ] = None
+    stop: Annotated[list[str] | None, _option(TEXT, "End before this text. May be repeated.", metavar="TEXT")] = None
+    system: Annotated[str | None, _option(TEXT, "Instructions for the model, ahead of the conversation.")] = None
+    think: Annotated[
+        bool | None,
+        _option(
+            TEXT,
+            "Switch thinking on or off, for models that have a switch. Default: the model's own.",
+            "--think/--no-think",
+        ),
+    ] = None
+    threads: Annotated[
+        int | None, _option(MACHINE, "Threads that compute. Default: the physical cores this process may use.")
+    ] = None
+    gpu_layers: Annotated[
+        str,
+        _option(
+            MACHINE,
+            "Layers of the model on the GPU: a number, all, or auto, which is all if there is a GPU. "
+            "`slipstream --version` lists the devices. Default: auto.",
+            metavar="N",
+        ),
+    ] = "auto"
+    draft_gpu_layers: Annotated[str, _option(MACHINE, "The same for a draft model. Default: auto.", metavar="N")] = (
+        "auto"
+    )
+    flash_attention: Annotated[
+        Literal["auto", "on", "off"], _option(MACHINE, "Fused attention. Default: auto, where it works.")
+    ] = "auto"
+    kv_type: Annotated[
+        Literal["f16", "bf16", "f32", "q8_0", "q4_0"],
+        _option(MACHINE, "Number format of the KV cache; q8_0 and q4_0 save memory. Default: f16."),
+    ] = "f16"
+
+    @property
+    def drafter(self) -> str:
+        return "none" if self.speculation == "off" else self.draft
+
+    def model_options(self) -> "ModelOptions":
+        """How models are loaded. Raises UsageError for impossible values."""
+        from slipstream.engine import ModelOptions
+
+        return ModelOptions(
+            context_length=self.ctx,
+            threads=self.threads,
+            gpu_layers=_layers("--gpu-layers", self.gpu_layers),
+            draft_gpu_layers=_layers("--draft-gpu-layers", self.draft_gpu_layers),
+            flash_attention=self.flash_attention,
+            kv_type=self.kv_type,
+        )
+
+    def generation_options(self) -> "GenerationOptions":
+        """How tokens are chosen, only what was given. Raises UsageError for impossible values, before any loading."""
+        from slipstream.core.params import SamplingParams
+
+        names = {field.name for field in fields(SamplingParams)}
+        sampling = {name: value for name, value in asdict(self).items() if name in names and value is not None}
+        if self.logit_bias:
+            sampling["logit_bias"] = dict(map(_bias, self.logit_bias))
+        SamplingParams(**sampling)
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise UsageError(f"max_tokens must be 1 or more, not {self.max_tokens}.")
+        if "" in (self.stop or ()):
+            raise UsageError("A stop string must not be empty.")
+        given = {"max_tokens": self.max_tokens, "stop": self.stop, "logprobs": False, **sampling}
+        return cast("GenerationOptions", given)
+
+
+def with_settings(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command whose first parameter is a `Settings` all of its options."""
+    own = list(inspect.signature(function).parameters.values())[1:]
+    hints = get_type_hints(function, include_extras=True)
+    mine = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+    shared = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in fields(Settings)
+    ]
+    positional = [parameter for parameter in mine if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
+    keywords = [parameter for parameter in mine if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
+    parameters = [*positional, *shared, *keywords]
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        settings = Settings(**{field.name: values.pop(field.name) for field in fields(Settings)})
+        function(settings, **values)
+
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del command.__wrapped__  # or its signature would be taken for this one's
+    return command
+
+
+def _layers(option: str, value: str) -> int | Literal["auto", "all"]:
+    if value == "auto":
+        return "auto"
+    if value == "all":
+        return "all"
+    if not value.isdecimal():
+        raise UsageError(f"{option} must be auto, all or a whole number from 0, not {value!r}.")
+    return int(value)
+
+
+def _bias(text: str) -> tuple[int, float]:
+    token, _, value = text.partition("=")
+    try:
+        return int(token), float(value)
+    except ValueError:
+        raise UsageError(f"--logit-bias must be ID=VALUE, such as 42=-1.5 or 42=-inf, not {text!r}.") from None
