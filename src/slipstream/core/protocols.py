@@ -196,6 +196,10 @@ class Drafter(Protocol):
     @property
     def requires(self) -> Requirements: ...
 
+    @property
+    def model(self) -> Model | None:
+        """The model that drafts, None where none does."""
+
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         """A sequence starts; its first `reused_length` tokens were in the target's KV cache already."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from slipstream.core.protocols import Growth, Requirements, Rows, SequenceView
+from slipstream.core.protocols import Growth, Model, Requirements, Rows, SequenceView
 from slipstream.core.tree import Draft
 from slipstream.core.verify import Verdict
 
@@ -12,6 +12,7 @@ class BaseDrafter:
 
     name = "base"
     requires = Requirements()
+    model: Model | None = None
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         """Nothing is prepared."""

@@ -23,7 +23,7 @@ class CombinedDrafter:
         )
         self._free = free
         self._costly = costly
-        self.model: Model | None = getattr(costly, "model", None)
+        self.model: Model | None = costly.model or free.model
         self._acceptance = Calibration(prior=0.6)
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:

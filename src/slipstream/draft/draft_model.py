@@ -34,7 +34,7 @@ class ModelDrafter(BaseDrafter):
                 f"{model.name} cannot take tokens back, so it cannot draft; use another draft model or --draft suffix."
             )
         self.name = source
-        self.model = model
+        self.model: Model = model
         self._usable_size = usable_size or model.vocabulary.size
         self._pool = SessionPool(model)
         self._slots: dict[int, Slot] = {}
@@ -73,8 +73,10 @@ class ModelDrafter(BaseDrafter):
         self.model.close()
 
     def _fits(self, growth: Growth) -> bool:
-        """Whether the draft model's context, which may be shorter than the target's, has room for one more."""
-        return len(growth.sequence.tokens) + len(growth.draft) < self.model.context_length
+        """Whether the draft model can go on: its context has room, and it knows every token it lacks."""
+        sequence = growth.sequence
+        unknown = max(sequence.tokens[self._agreed[sequence.id] :]) >= self._usable_size
+        return not unknown and len(sequence.tokens) + len(growth.draft) <= self.model.context_length
 
     def _catch_up(self, growth: Growth, most: int) -> Sequence[int]:
         """Make the session hold a prefix of what is to be continued; returns the rest, 1 to `most` tokens."""

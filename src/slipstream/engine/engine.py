@@ -154,8 +154,7 @@ class Engine:
     @property
     def draft_model(self) -> Model | None:
         """The model behind the drafter, None if it drafts without one."""
-        model: Model | None = getattr(self.drafter, "model", None)
-        return model
+        return self.drafter.model
 
     def memory(self) -> dict[str, int]:
         """Bytes taken by the target and by the drafter."""
