@@ -3,6 +3,7 @@
 import gc
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,8 @@ from slipstream.policy import FixedLength
 from tests.fakes import ByteVocabulary, FakeModel, SmallVocabulary
 
 TEMPLATE = ChatTemplate(
-    "{% for m in messages %}[{{ m.role }}]{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}<end>{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
 
 
@@ -33,7 +35,7 @@ class RandomTrees(BaseDrafter):
         self.random, self.size = random.Random(5), size
 
     def extend(self, frontier: object) -> None:
-        for sequence, draft, limit in frontier:  # type: ignore[attr-defined]
+        for _, draft, limit in frontier:  # type: ignore[attr-defined]
             for _ in range(limit):
                 parent = self.random.randrange(ROOT, len(draft))
                 token = self.random.randrange(self.size)
@@ -124,7 +126,9 @@ def test_streamed_tokens_are_the_completion() -> None:
 
 
 def test_figures_add_up() -> None:
-    completion = make_engine("same model", endless=True).generate([0, 1], seed=1, temperature=1.0, max_tokens=60)
+    completion = make_engine("same model", endless=True).generate(
+        [0, 1], seed=1, temperature=1.0, top_p=1.0, min_p=0.0, max_tokens=60
+    )
     statistics, timings = completion.statistics, completion.timings
     assert statistics.committed == len(completion.tokens) == timings.predicted_n
     assert statistics.rounds < statistics.committed
@@ -243,10 +247,8 @@ def test_an_interrupted_forward_leaves_both_caches_clean(which: str, at: int) ->
     expected = engine.generate(prompt, seed=1, max_tokens=15).tokens
     failing = {"target": target, "draft": small}[which]
     failing.interrupt_at = failing.forwards + at
-    try:
+    with suppress(KeyboardInterrupt):
         list(engine.stream([3, 3, *prompt], seed=1, max_tokens=15))
-    except KeyboardInterrupt:
-        pass
     assert engine.generate(prompt, seed=1, max_tokens=15).tokens == expected
 
 
