@@ -1,0 +1,34 @@
+"""What every test may use: the one real model, and when it may be missing."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that asks for a real model is a `model` test, whether or not it says so itself."""
+    for item in items:
+        if "smollm2" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.model)
+
+
+def model_is_required() -> bool:
+    """Continuous integration must not pass by skipping: CI=true, or SLIPSTREAM_REQUIRE_MODEL=1 by hand."""
+    return any(
+        os.environ.get(name, "").lower() not in ("", "0", "false") for name in ("CI", "SLIPSTREAM_REQUIRE_MODEL")
+    )
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2-135M-Instruct (Q4_1, about 100 MB), from the cache or fetched as a user would."""
+    from slipstream.errors import DownloadError
+    from slipstream.models import pull
+
+    try:
+        return pull("smollm2-135m")
+    except DownloadError as error:
+        if model_is_required():
+            pytest.fail(f"the real model is required here and could not be fetched: {error}")
+        pytest.skip(f"the real model could not be fetched: {error}")
