@@ -183,9 +183,7 @@ def _add_tensor(writer: GGUFWriter, name: str, weights: Matrix, type_name: str) 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; exits with a sentence where the model cannot be widened."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path)
     parser.add_argument("destination", type=Path)
     parser.add_argument("--dim", type=int, default=2048)

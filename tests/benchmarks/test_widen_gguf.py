@@ -8,6 +8,7 @@ import pytest
 from gguf import GGUFReader, GGUFWriter
 
 from benchmarks.widen_gguf import Shape, WidenError, main, widen
+from slipstream import Engine
 
 Array = npt.NDArray[np.float64]
 
@@ -40,9 +41,7 @@ def tensor_shapes() -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def write_tiny(
-    path: Path, architecture: str = "llama", extra_tensor: str | None = None, epsilon: float = 0.02
-) -> Path:
+def write_tiny(path: Path, architecture: str = "llama", extra_tensor: str | None = None, epsilon: float = 0.02) -> Path:
     """A random model of NARROW's shape. A large epsilon, so that forgetting to scale it shows."""
     writer = GGUFWriter(path, architecture)
     writer.add_block_count(LAYERS)
@@ -171,9 +170,7 @@ def test_what_the_file_says_of_itself_is_kept(narrow: Path, tmp_path: Path) -> N
         (Shape(96, 160, 12, 5), "--heads 12 must be a multiple of --kv-heads 5"),
     ],
 )
-def test_sizes_that_cannot_hold_the_model_are_refused(
-    narrow: Path, tmp_path: Path, shape: Shape, message: str
-) -> None:
+def test_sizes_that_cannot_hold_the_model_are_refused(narrow: Path, tmp_path: Path, shape: Shape, message: str) -> None:
     with pytest.raises(WidenError, match=message):
         widen(narrow, tmp_path / "wide.gguf", shape)
     assert not (tmp_path / "wide.gguf").exists()
@@ -201,3 +198,24 @@ def test_the_source_is_not_overwritten(narrow: Path) -> None:
 def test_the_command_line_says_what_is_wrong_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"widen_gguf\.py: .*missing\.gguf"):
         main([str(tmp_path / "missing.gguf"), str(tmp_path / "wide.gguf")])
+
+
+@pytest.mark.model
+def test_the_real_model_says_the_same_when_wide(smollm2: Path, tmp_path: Path) -> None:
+    """Equal tokens are not luck here but arithmetic, and so the test allows no difference.
+
+    2304 is four times the model's 576 columns, so the norms' factors are powers of two and round nothing;
+    Q4_1 is the file's own type, and blocks that were quantised once quantise to themselves; blocks of
+    zeros add zero. At widths like 768 the norms round, and near-ties may fall the other way.
+    """
+    wide = tmp_path / "wide.gguf"
+    widen(smollm2, wide, Shape(dim=2304, ffn=1600, heads=12, kv_heads=4), "Q4_1")
+    prompts = ["The capital of France is", "def fibonacci(n):\n", "1, 2, 3, 4,"]
+    narrow_tokens, wide_tokens = greedy_tokens(smollm2, prompts), greedy_tokens(wide, prompts)
+    assert wide_tokens == narrow_tokens
+    assert [len(tokens) for tokens in narrow_tokens] == [32, 32, 32]
+
+
+def greedy_tokens(path: Path, prompts: list[str]) -> list[list[int]]:
+    with Engine.load(path) as engine:
+        return [engine.generate(prompt, temperature=0, max_tokens=32).tokens for prompt in prompts]
