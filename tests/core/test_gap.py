@@ -1,0 +1,46 @@
+import numpy as np
+import pytest
+
+from slipstream.core.gap import LARGEST, decision_gap
+from slipstream.core.noise import Noise
+from slipstream.core.params import SamplingParams
+from slipstream.core.sampling import Sampler
+
+NEUTRAL = SamplingParams(temperature=1.0, top_p=1.0, min_p=0.0, seed=3)
+
+
+def gap(logits: list[float], params: SamplingParams, other: int) -> float:
+    return decision_gap(np.array(logits, np.float32), Sampler(params, len(logits)), 5, other)
+
+
+def test_greedy_gap_is_half_the_difference() -> None:
+    """Both move: one up, one down."""
+    assert gap([2.0, 1.0, 0.0], SamplingParams(temperature=0, seed=1), 1) == pytest.approx(0.5, rel=2e-3)
+
+
+def test_sampled_gap_counts_noise_and_temperature() -> None:
+    logits, params = [2.0, 1.5, 1.0], SamplingParams(temperature=0.5, top_p=1.0, min_p=0.0, seed=3)
+    scores = np.array(logits) / 0.5 + Noise(3).at(5).gumbel(np.arange(3))
+    first, second = np.argsort(-scores)[:2]
+    expected = 0.5 * (scores[first] - scores[second]) / 2
+    assert gap(logits, params, int(second)) == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_token_just_outside_a_filter_has_a_small_gap() -> None:
+    """Its score would win by far; only membership keeps it out."""
+    scores = Noise(3).at(5).gumbel(np.arange(8))
+    winner = int(scores.argmax())
+    logits = [0.0] * 8
+    logits[winner] = -0.52  # min_p 0.6 keeps what is within -ln(0.6) = 0.5108 of the largest
+    scores[winner] -= 0.52
+    assert int(scores.argmax()) == winner, "the seed must give this token enough noise"
+    params = SamplingParams(temperature=1.0, top_p=1.0, min_p=0.6, seed=3)
+    assert gap(logits, params, winner) == pytest.approx((0.52 + np.log(0.6)) / 2, rel=0.02)
+
+
+def test_what_no_small_change_flips_has_the_largest_gap() -> None:
+    assert gap([100.0, 0.0], SamplingParams(temperature=0, seed=1), 1) == LARGEST
+
+
+def test_no_gap_where_the_row_already_says_the_other() -> None:
+    assert gap([0.0, 1.0], SamplingParams(temperature=0, seed=1), 1) == 0.0
