@@ -1,0 +1,69 @@
+"""The logits of one segment of a forward, as views into the library's output buffer."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.core.protocols import Logits
+
+_BLOCK = 64
+
+
+class Generation(Protocol):
+    """Counts a model's forwards, so that rows can tell when they are over."""
+
+    generation: int
+
+
+class LlamaCppRows:
+    """Implements `core.protocols.Rows`. Valid until the model's next forward; later use is an AssertionError.
+
+    table:   [rows, vocab] float32, a view of the library's buffer: all rows of the forward that gave logits
+    shift:   index in `table` of the segment's row 0, negative where the first rows gave none
+    first, count: the segment's rows that gave logits
+    """
+
+    __slots__ = ("_born", "_first", "_model", "_shift", "_stop", "_table")
+
+    def __init__(self, model: Generation, table: NDArray[np.float32], shift: int, first: int, count: int) -> None:
+        self._model = model
+        self._born = model.generation
+        self._table = table
+        self._shift = shift
+        self._first = first
+        self._stop = first + count
+
+    def logits(self, row: int) -> Logits:
+        """[vocab] float32, raw, contiguous. A view: do not write into it and do not keep it."""
+        assert self._born == self._model.generation, "rows are valid until the model's next forward"
+        assert self._first <= row < self._stop, f"no logits were asked for row {row} (see Segment.outputs)"
+        view: Logits = self._table[row + self._shift]
+        return view
+
+    def top(self, row: int, count: int) -> tuple[NDArray[np.int64], Logits]:
+        """Ids and logits of the `count` largest, largest first, ties by the lowest id."""
+        return largest(self.logits(row), count)
+
+    def hidden(self, row: int, layer: int) -> NDArray[np.float32]:
+        """llama.cpp gives no hidden states; `Capabilities.hidden_states` says so."""
+        raise AssertionError("the llama.cpp runtime has no hidden states")
+
+
+def largest(logits: Logits, count: int) -> tuple[NDArray[np.int64], Logits]:
+    """Ids and values of the `count` largest entries of [n] logits, largest first, ties by the lowest id.
+
+    No sort of the whole row: the `count`-th largest of the maxima of blocks is a bound that the
+    `count`-th largest entry cannot be below, and few entries are above it.
+    """
+    count = min(count, logits.size)
+    blocks = logits.size // _BLOCK
+    if count < blocks:
+        maxima = logits[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
+        bound = np.partition(maxima, blocks - count)[blocks - count]
+        candidates = np.flatnonzero(logits >= bound)
+    else:
+        candidates = np.arange(logits.size)
+    values = logits[candidates]
+    order = np.lexsort((candidates, -values))[:count]
+    return candidates[order], values[order]

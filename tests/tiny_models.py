@@ -1,0 +1,237 @@
+"""Model files of a few hundred kilobytes with random weights, for tests that run the real runtime in no time.
+
+What they say is noise, but it is deterministic noise from the same code paths as a real model's. All
+are written with the `gguf` package and read by llama.cpp.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import gguf
+import numpy as np
+from numpy.typing import NDArray
+
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
+"""`llama_token_type`."""
+
+WIDTH, HEADS, HEAD_WIDTH, FEED_FORWARD, LAYERS = 64, 2, 32, 128, 2
+CONTEXT = 2048
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+# Pairs that are merged, most urgent first; "Ġ" is the byte-level spelling of a space. The last one ends in
+# the middle of a UTF-8 character (é is the bytes C3 A9).
+MERGES = ["t h", "th e", "Ġ the", "i n", "a n", "an d", "Ġ and", "e r", "o n", "Ġ a", "in g", "Ġ Ã"]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a file says about its tokens."""
+
+    model: str
+    tokens: list[str]
+    types: list[int]
+    end: str
+    begin: str | None = None
+    scores: list[float] | None = None
+    merges: list[str] = field(default_factory=list)
+
+
+def byte_level_bpe() -> Vocabulary:
+    """GPT-2's kind: every byte is a token, some merges, ChatML's control tokens, no BOS."""
+    tokens = [*byte_symbols(), *(merge.replace(" ", "") for merge in MERGES)]
+    control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    types = [NORMAL] * len(tokens) + [CONTROL] * len(control)
+    return Vocabulary("gpt2", tokens + control, types, end="<|im_end|>", merges=MERGES)
+
+
+def sentencepiece() -> Vocabulary:
+    """Llama 2's kind: a space in front of the first word, bytes for what it cannot spell, a BOS."""
+    special = ["<unk>", "<s>", "</s>"]
+    byte_tokens = [f"<0x{value:02X}>" for value in range(256)]
+    letters = ["▁", *"abcdefghijklmnopqrstuvwxyz.,!?T"]
+    words = ["▁t", "▁th", "▁the", "in", "ing", "an", "and", "▁a", "▁and"]
+    types = [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256 + [NORMAL] * (len(letters) + len(words))
+    scores = [0.0] * 259 + [-100.0] * len(letters) + [-float(rank) for rank in range(len(words))]
+    tokens = special + byte_tokens + letters + words
+    return Vocabulary("llama", tokens, types, end="</s>", begin="<s>", scores=scores)
+
+
+def byte_symbols() -> list[str]:
+    """GPT-2's printable spelling of the 256 bytes, in byte order."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    hidden = [value for value in range(256) if value not in printable]
+    return [chr(value if value in printable else 256 + hidden.index(value)) for value in range(256)]
+
+
+def tiny_llama(
+    path: Path,
+    *,
+    vocabulary: Vocabulary | None = None,
+    seed: int = 0,
+    noise: float = 0.0,
+    context_length: int = CONTEXT,
+    extra: dict[str, bool | int | str] | None = None,
+) -> Path:
+    """A llama. With `noise`, a copy of the model with this seed that is a little wrong: a draft model for it.
+
+    extra: more metadata, or other values for what is there
+    """
+    vocabulary = vocabulary or byte_level_bpe()
+    weights = _Weights(seed, noise)
+    tensors = {"token_embd.weight": weights.matrix(len(vocabulary.tokens), WIDTH, scale=8.0)}
+    tensors["output_norm.weight"] = np.ones(WIDTH, np.float32)
+    tensors["output.weight"] = weights.matrix(len(vocabulary.tokens), WIDTH, scale=3.0)
+    for layer in range(LAYERS):
+        tensors |= _attention(layer, weights) | _feed_forward(layer, weights)
+    metadata: dict[str, bool | int | float | str] = dict(_attention_metadata("llama"))
+    return _write(path, "llama", vocabulary, tensors, metadata | (extra or {}), context_length)
+
+
+def tiny_sliding_window(path: Path, *, window: int = 16, seed: int = 0) -> Path:
+    """A gemma2: the first layer sees a window only, the second everything."""
+    vocabulary = byte_level_bpe()
+    weights = _Weights(seed)
+    tensors = {"token_embd.weight": weights.matrix(len(vocabulary.tokens), WIDTH)}
+    tensors["output_norm.weight"] = np.ones(WIDTH, np.float32)
+    for layer in range(LAYERS):
+        tensors |= _attention(layer, weights) | _feed_forward(layer, weights)
+        for name in ("post_attention_norm", "post_ffw_norm"):
+            tensors[f"blk.{layer}.{name}.weight"] = np.ones(WIDTH, np.float32)
+    metadata = _attention_metadata("gemma2") | {
+        "gemma2.attention.key_length": HEAD_WIDTH,
+        "gemma2.attention.value_length": HEAD_WIDTH,
+        "gemma2.attention.sliding_window": window,
+    }
+    return _write(path, "gemma2", vocabulary, tensors, metadata, CONTEXT)
+
+
+def tiny_recurrent(path: Path, *, seed: int = 0) -> Path:
+    """A mamba: its state is one, and no token can be taken out of it again."""
+    vocabulary = byte_level_bpe()
+    weights = _Weights(seed)
+    inner, state, convolution, rank = 2 * WIDTH, 16, 4, 4
+    tensors = {"token_embd.weight": weights.matrix(len(vocabulary.tokens), WIDTH, scale=8.0)}
+    tensors["output_norm.weight"] = np.ones(WIDTH, np.float32)
+    tensors["output.weight"] = weights.matrix(len(vocabulary.tokens), WIDTH, scale=3.0)
+    for layer in range(LAYERS):
+        block = f"blk.{layer}."
+        tensors |= {
+            block + "attn_norm.weight": np.ones(WIDTH, np.float32),
+            block + "ssm_in.weight": weights.matrix(2 * inner, WIDTH),
+            block + "ssm_conv1d.weight": weights.matrix(inner, convolution),
+            block + "ssm_conv1d.bias": np.zeros(inner, np.float32),
+            block + "ssm_x.weight": weights.matrix(rank + 2 * state, inner),
+            block + "ssm_dt.weight": weights.matrix(inner, rank),
+            block + "ssm_dt.bias": np.zeros(inner, np.float32),
+            block + "ssm_a": -np.tile(np.arange(1, state + 1, dtype=np.float32) / state, (inner, 1)),
+            block + "ssm_d": np.ones(inner, np.float32),
+            block + "ssm_out.weight": weights.matrix(WIDTH, inner),
+        }
+    metadata = {
+        "mamba.feed_forward_length": 0,
+        "mamba.attention.head_count": 0,
+        "mamba.attention.layer_norm_rms_epsilon": 1e-5,
+        "mamba.ssm.conv_kernel": convolution,
+        "mamba.ssm.inner_size": inner,
+        "mamba.ssm.state_size": state,
+        "mamba.ssm.time_step_rank": rank,
+    }
+    return _write(path, "mamba", vocabulary, tensors, metadata, CONTEXT)
+
+
+class _Weights:
+    """Random matrices, the same for the same seed; `noise` is the share of another random matrix in each."""
+
+    def __init__(self, seed: int, noise: float = 0.0) -> None:
+        self._random = np.random.default_rng(seed)
+        self._other = np.random.default_rng([seed, 1])
+        self._noise = noise
+
+    def matrix(self, rows: int, columns: int, scale: float = 1.0) -> NDArray[np.float32]:
+        """[rows, columns] that keeps the size of what it multiplies, times `scale`."""
+        values = self._random.standard_normal((rows, columns))
+        values += self._noise * self._other.standard_normal((rows, columns))
+        return (values * scale / np.sqrt(columns)).astype(np.float32)
+
+
+def _attention(layer: int, weights: _Weights) -> dict[str, NDArray[np.float32]]:
+    block, width = f"blk.{layer}.", HEADS * HEAD_WIDTH
+    return {
+        block + "attn_norm.weight": np.ones(WIDTH, np.float32),
+        block + "attn_q.weight": weights.matrix(width, WIDTH),
+        block + "attn_k.weight": weights.matrix(width, WIDTH),
+        block + "attn_v.weight": weights.matrix(width, WIDTH),
+        block + "attn_output.weight": weights.matrix(WIDTH, width),
+    }
+
+
+def _feed_forward(layer: int, weights: _Weights) -> dict[str, NDArray[np.float32]]:
+    block = f"blk.{layer}."
+    return {
+        block + "ffn_norm.weight": np.ones(WIDTH, np.float32),
+        block + "ffn_gate.weight": weights.matrix(FEED_FORWARD, WIDTH),
+        block + "ffn_up.weight": weights.matrix(FEED_FORWARD, WIDTH),
+        block + "ffn_down.weight": weights.matrix(WIDTH, FEED_FORWARD),
+    }
+
+
+def _attention_metadata(architecture: str) -> dict[str, bool | int | float | str]:
+    return {
+        f"{architecture}.feed_forward_length": FEED_FORWARD,
+        f"{architecture}.attention.head_count": HEADS,
+        f"{architecture}.attention.head_count_kv": HEADS,
+        f"{architecture}.attention.layer_norm_rms_epsilon": 1e-5,
+        f"{architecture}.rope.freq_base": 10000.0,
+    }
+
+
+def _write(
+    path: Path,
+    architecture: str,
+    vocabulary: Vocabulary,
+    tensors: dict[str, NDArray[np.float32]],
+    metadata: dict[str, bool | int | float | str],
+    context_length: int,
+) -> Path:
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_name(f"tiny {architecture}")
+    writer.add_license("cc0-1.0")
+    writer.add_context_length(context_length)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(LAYERS)
+    _write_vocabulary(writer, vocabulary)
+    for key, value in metadata.items():
+        _write_value(writer, key, value)
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, np.ascontiguousarray(tensor, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _write_value(writer: gguf.GGUFWriter, key: str, value: bool | int | float | str) -> None:
+    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    add[type(value)](key, value)
+
+
+def _write_vocabulary(writer: gguf.GGUFWriter, vocabulary: Vocabulary) -> None:
+    writer.add_tokenizer_model(vocabulary.model)
+    writer.add_token_list(vocabulary.tokens)
+    writer.add_token_types(vocabulary.types)
+    writer.add_eos_token_id(vocabulary.tokens.index(vocabulary.end))
+    writer.add_add_bos_token(vocabulary.begin is not None)
+    if vocabulary.begin is not None:
+        writer.add_bos_token_id(vocabulary.tokens.index(vocabulary.begin))
+    if vocabulary.scores is not None:
+        writer.add_token_scores(vocabulary.scores)
+    if vocabulary.merges:
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_merges(vocabulary.merges)
+    if "<|im_start|>" in vocabulary.tokens:
+        writer.add_chat_template(CHAT_TEMPLATE)
