@@ -13,6 +13,7 @@ from slipstream.cli.interrupt import EXIT_CODE, interrupts
 from slipstream.cli.models import models
 from slipstream.cli.pull import pull
 from slipstream.cli.run import run
+from slipstream.cli.settings import Settings
 from slipstream.errors import SlipstreamError
 
 app = typer.Typer(
@@ -73,7 +74,7 @@ def execute(arguments: Sequence[str]) -> int:
         code = typer.main.get_command(app).main(list(arguments), prog_name="slipstream", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except SlipstreamError as error:
-        terminal.complain(str(error))
+        terminal.complain(_with_option_name(str(error)))
         return error.exit_code
     except typer.TyperException as error:
         sentence = error.format_message().replace("Value error, ", "").rstrip(".")
@@ -83,6 +84,12 @@ def execute(arguments: Sequence[str]) -> int:
         return EXIT_CODE
     except BrokenPipeError:
         return _reader_has_gone()
+
+
+def _with_option_name(sentence: str) -> str:
+    """`top_p must be ...` is what the Python API says; here the option has another spelling."""
+    name, _, rest = sentence.partition(" ")
+    return f"--{name.replace('_', '-')} {rest}" if name in Settings.__dataclass_fields__ else sentence
 
 
 def _reader_has_gone() -> int:

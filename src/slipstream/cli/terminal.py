@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import shutil
 import sys
 from typing import IO
 
@@ -32,10 +31,9 @@ def may_style(file: IO[str]) -> bool:
 
 def width(file: IO[str]) -> int:
     """Columns of the terminal behind `file`; 80 where there is none."""
-    try:
-        return os.get_terminal_size(file.fileno()).columns or 80
-    except (OSError, ValueError):
-        return shutil.get_terminal_size().columns
+    from rich.console import Console
+
+    return Console(file=file).width
 
 
 def complain(sentence: str) -> None:

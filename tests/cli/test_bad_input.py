@@ -1,0 +1,184 @@
+"""What a user can get wrong is one sentence on stderr and an exit code: never a traceback, never half a file."""
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from slipstream.models import cache_directory
+from tests.cli.conftest import Cli, Result
+from tests.tiny_models import sentencepiece, tiny_llama
+
+
+def assert_sentence(result: Result, code: int, *parts: str) -> None:
+    assert result.code == code
+    assert result.out == ""
+    assert result.err.count("\n") == 1, result.err
+    assert result.err.startswith("slipstream: ")
+    assert result.err.endswith(".\n") or result.err.endswith("?\n")
+    assert "Traceback" not in result.err
+    for part in parts:
+        assert part in result.err
+
+
+def leftovers() -> list[Path]:
+    """Files in our cache but the locks, which are empty and stay (see `models.storage.exclusive`)."""
+    return [path for path in cache_directory().rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+
+def test_no_such_file(cli: Cli, home: Path) -> None:
+    path = home / "missing.gguf"
+    assert_sentence(cli("run", "-m", path, "hi"), 1, f"no file {path}")
+
+
+def test_a_directory(cli: Cli, home: Path) -> None:
+    (home / "model.gguf").touch()
+    assert_sentence(cli("run", "-m", home, "hi"), 1, "is a directory", "holds model.gguf")
+
+
+def test_an_empty_file(cli: Cli, home: Path) -> None:
+    path = home / "empty.gguf"
+    path.touch()
+    assert_sentence(cli("run", "-m", path, "hi"), 1, str(path), "empty")
+
+
+def test_not_a_gguf(cli: Cli, home: Path) -> None:
+    path = home / "notes.gguf"
+    path.write_text("To do: buy milk\n" * 100)
+    assert_sentence(cli("run", "-m", path, "hi"), 1, str(path), "GGUF")
+
+
+def test_a_truncated_file(cli: Cli, home: Path, tiny: Path) -> None:
+    path = home / "half.gguf"
+    path.write_bytes(tiny.read_bytes()[: tiny.stat().st_size // 2])
+    assert_sentence(cli("run", "-m", path, "hi"), 1, str(path))
+
+
+def test_an_unsupported_architecture(cli: Cli, home: Path, tiny: Path) -> None:
+    path = home / "future.gguf"
+    path.write_bytes(tiny.read_bytes().replace(b"llama", b"lamia"))
+    assert_sentence(cli("run", "-m", path, "hi"), 1, "lamia")
+
+
+def test_a_draft_model_with_another_vocabulary(cli: Cli, home: Path, tiny: Path) -> None:
+    draft = tiny_llama(home / "other.gguf", vocabulary=sentencepiece())
+    result = cli("run", "-m", tiny, "-d", draft, "hi")
+    assert_sentence(result, 1, "tokens they could share differ; the first is", "--draft suffix")
+
+
+def test_a_prompt_longer_than_the_context_says_both_numbers(cli: Cli, tiny: Path) -> None:
+    assert_sentence(cli("run", "-m", tiny, "--raw", "x" * 600), 1, "has 600 tokens", "holds 512", "--ctx")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("--temperature", "-1", "0 or more"),
+        ("--temp", "nan", "0 or more"),
+        ("--top-p", "2", "more than 0 and at most 1"),
+        ("--min-p", "1.5", "from 0 to 1"),
+        ("--top-k", "-3", "0 or more"),
+        ("--repetition-penalty", "0", "more than 0"),
+        ("--presence-penalty", "inf", "a finite number"),
+        ("--max-tokens", "0", "1 or more"),
+        ("--num-draft-tokens", "65", "from 0 to 64"),
+        ("--seed", str(2**64), "64 bits"),
+        ("--stop", "", "not be empty"),
+        ("--logit-bias", "5", "ID=VALUE"),
+        ("--logit-bias", "5=inf", "finite number or -inf"),
+        ("--threads", "0", "from 1 to 512"),
+        ("--ctx", "0", "from 1 to"),
+        ("--ctx", "513", "choose 1 to 512"),
+        ("--gpu-layers", "some", "auto, all or a whole number"),
+        ("--kv-type", "q9", "'q4_0'"),
+        ("--flash-attention", "maybe", "'on'"),
+        ("--speculation", "maybe", "'off'"),
+        ("--top-k", "many", "integer"),
+    ],
+)
+def test_impossible_values_name_what_is_possible(cli: Cli, tiny: Path, option: str, value: str, allowed: str) -> None:
+    assert_sentence(cli("run", "-m", tiny, "hi", option, value), 2, allowed)
+
+
+def test_options_are_named_as_they_are_typed(cli: Cli, tiny: Path) -> None:
+    assert_sentence(cli("run", "-m", tiny, "hi", "--top-p", "2"), 2, "slipstream: --top-p must be")
+
+
+def test_impossible_values_are_refused_before_the_model_is_looked_for(cli: Cli) -> None:
+    assert_sentence(cli("run", "-m", "missing.gguf", "hi", "--top-p", "2"), 2, "--top-p")
+
+
+def test_only_suffix_can_be_combined(cli: Cli, tiny: Path) -> None:
+    assert_sentence(cli("run", "-m", tiny, "hi", "-d", f"magic+{tiny}"), 2, "only suffix can be combined")
+
+
+def test_an_unknown_model_names_the_nearest(cli: Cli) -> None:
+    assert_sentence(cli("run", "-m", "smollm-135m", "hi"), 1, "did you mean 'smollm2-135m'")
+    assert_sentence(cli("pull", "smollm-135m"), 1, "did you mean 'smollm2-135m'")
+
+
+def test_an_unknown_option_names_the_nearest(cli: Cli) -> None:
+    assert_sentence(cli("run", "--temprature", "1", "hi"), 2, "--temprature", "--temperature")
+
+
+def test_an_unknown_command_names_the_nearest(cli: Cli) -> None:
+    assert_sentence(cli("rum", "hi"), 2, "'rum'", "'run'")
+
+
+def test_a_model_that_is_not_here_says_how_to_get_it(cli: Cli) -> None:
+    assert_sentence(cli("run", "hi"), 1, "slipstream pull smollm2-135m")
+
+
+def test_no_prompt(cli: Cli, fake: object) -> None:
+    assert_sentence(cli("run"), 2, "no prompt")
+
+
+def test_a_prompt_that_is_no_text(cli: Cli, fake: object) -> None:
+    assert_sentence(cli("run", stdin=b"abc\xff"), 2, "not UTF-8", "byte 4")
+
+
+def test_template_options_without_a_template(cli: Cli, fake: object) -> None:
+    assert_sentence(cli("run", "--raw", "--system", "be brief", "hi"), 2, "--system", "--raw")
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_a_switch_that_would_do_nothing(cli: Cli, fake: object, command: str) -> None:
+    assert_sentence(cli(command, "--think", stdin="hi"), 2, "no switch for thinking")
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_a_model_without_a_chat_template(cli: Cli, home: Path, command: str) -> None:
+    path = tiny_llama(home / "base.gguf", vocabulary=sentencepiece())
+    assert_sentence(cli(command, "-m", path, stdin="hi"), 1, "no chat template", "--raw")
+
+
+def test_no_network(cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # nobody listens on the discard port
+    for name, value in {
+        "PIP_INDEX_URL": "http://127.0.0.1:9/",
+        "PIP_RETRIES": "1",
+        "PIP_CONFIG_FILE": os.devnull,
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    assert_sentence(cli("pull", "smollm2-135m"), 1, "cannot be reached", "network")
+    assert leftovers() == []
+
+
+def test_a_full_disk(cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(home)._replace(free=1_000_000)
+    monkeypatch.setattr("slipstream.models.storage.shutil.disk_usage", lambda _: usage)
+    assert_sentence(cli("pull", "smollm2-135m"), 1, "needs", "1 MB are free", "SLIPSTREAM_CACHE_DIR")
+    assert leftovers() == []
+
+
+def test_no_permission(cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(self: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "mkdir", denied)  # the superuser may write everywhere, and tests may run as one
+    assert_sentence(cli("pull", "smollm2-135m"), 1, "no permission", "SLIPSTREAM_CACHE_DIR")
+    assert leftovers() == []

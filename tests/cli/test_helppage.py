@@ -1,0 +1,56 @@
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli import helppage
+from slipstream.cli.settings import Settings
+from slipstream.core.params import SamplingParams
+from slipstream.engine import DEFAULT_NUM_DRAFT_TOKENS
+from tests.cli.conftest import Cli
+
+PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
+
+
+def test_the_page_in_docs_is_current() -> None:
+    assert PAGE.read_text() == helppage.page(), "run `python -m slipstream.cli.helppage > docs/cli.md`"
+
+
+def test_every_option_is_on_the_page() -> None:
+    for name in inspect.signature(Settings).parameters:
+        assert f"--{name.replace('_', '-')}" in helppage.page()
+
+
+def test_the_defaults_on_the_page_are_the_defaults() -> None:
+    page = helppage.page()
+    defaults = SamplingParams()
+    for option, value in (
+        ("--temperature", defaults.temperature),
+        ("--top-p", defaults.top_p),
+        ("--min-p", defaults.min_p),
+        ("--num-draft-tokens", DEFAULT_NUM_DRAFT_TOKENS),
+    ):
+        [row] = [line for line in page.splitlines() if option in line and line.startswith("| `")]
+        assert row.endswith(f"{value}. |")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "-h"], ["chat", "--help"], ["pull", "-h"], ["models", "-h"]])
+def test_help_needs_no_engine(arguments: list[str]) -> None:
+    code = f"import sys; from slipstream.cli.app import execute; code = execute({arguments!r}); "
+    code += "sys.exit(code or 'numpy' in sys.modules or 'jinja2' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_no_command_shows_the_help(cli: Cli) -> None:
+    result = cli()
+    assert result.code == 2
+    assert "chat" in result.out
+
+
+def test_the_version_names_the_library(cli: Cli) -> None:
+    result = cli("--version")
+    assert result.code == 0
+    assert result.out.startswith("slipstream ")
+    assert "llama-cpp-python" in result.out

@@ -1,0 +1,37 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from slipstream.models import CATALOG, models_directory
+from tests.cli.conftest import Cli
+from tests.tiny_models import tiny_llama
+
+
+@pytest.fixture
+def two_models(home: Path) -> Path:
+    """One good and one damaged file in our cache."""
+    models_directory().mkdir(parents=True)
+    (models_directory() / "damaged.gguf").write_bytes(b"GGUF")
+    return tiny_llama(models_directory() / "good\x1b[31m.gguf")
+
+
+def test_a_pipe_gets_a_line_for_each_model_separated_by_tabs(cli: Cli, two_models: Path) -> None:
+    result = cli("models")
+    assert result.code == 0
+    rows = [line.split("\t") for line in result.out.splitlines()]
+    assert [len(row) for row in rows] == [6] * (2 + len(CATALOG))
+    assert rows[1] == ["good[31m", "0 MB", "F32", "llama", "cc0-1.0", "slipstream"]
+    assert ["smollm2-135m", "98 MB", "Q4_1", "-", "apache-2.0", "not fetched"] in rows
+    assert "damaged cannot be used: " in result.err
+
+
+def test_json_has_paths_and_problems(cli: Cli, two_models: Path) -> None:
+    result = cli("models", "--json")
+    assert result.err == ""
+    damaged, good, *available = json.loads(result.out)
+    assert good["path"] == str(two_models)
+    assert good["problem"] is None
+    assert damaged["problem"]
+    assert {row["path"] for row in available} == {None}
+    assert {row["name"] for row in available} == set(CATALOG)

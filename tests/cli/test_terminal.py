@@ -1,0 +1,228 @@
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slipstream.cli import figures, terminal
+from slipstream.cli.answer import Thinking
+from slipstream.engine import Token
+from tests.cli.conftest import start
+from tests.fakes import ByteVocabulary
+
+# One thread: on a busy machine two that wait for each other in a loop take seconds.
+SHORT = ("--max-tokens", "30", "--threads", "1")
+LONG = ("--threads", "1", "--max-tokens", "400", "--temperature", "0")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain\ttext\nüñí 漢字 🙂", "plain\ttext\nüñí 漢字 🙂"),
+        ("\x1b[31mred\x1b[0m", "[31mred[0m"),
+        ("\x1b]0;title\x07", "]0;title"),
+        ("\x9b31m\x90q\x9c", "31mq"),
+        ("a\rb\x08c\x00\x7f", "abc"),
+    ],
+)
+def test_nothing_a_model_says_controls_the_terminal(text: str, shown: str) -> None:
+    assert terminal.printable(text) == shown
+
+
+def test_figures_break_between_figures() -> None:
+    parts = ["128 tokens", "45.2 tok/s", "2.31 tokens a round", "61% accepted", "seed 7"]
+    assert figures.fit(parts, 200) == " · ".join(parts)
+    narrow = figures.fit(parts, 30)
+    assert narrow.replace("\n", " · ") == " · ".join(parts)
+    assert max(map(len, narrow.splitlines())) <= 30
+    assert figures.fit(parts, 5) == "\n".join(parts)
+
+
+def test_json_has_no_control_characters() -> None:
+    assert figures.to_json({"text": "a\x1b\x9b\x7fé\n"}) == '{"text": "a\\u001b\\u009b\\u007fé\\n"}\n'
+
+
+def thinks(pieces: list[str], *, opened: bool = False) -> list[bool]:
+    follow = Thinking(("<think>", "</think>"), opened, ByteVocabulary())
+    return [follow.push(Token(piece, 65, None, False, "")) for piece in pieces]
+
+
+def test_thinking_is_followed_from_tag_to_tag() -> None:
+    pieces = ["a", "<think>", "b", "</think>", "c", "<th", "ink>", "d"]
+    assert thinks(pieces) == [False, True, True, True, False, False, True, True]
+    assert thinks(["a", "</", "think", ">", "b"], opened=True) == [True, True, True, True, False]
+
+
+def test_thinking_tags_may_be_control_tokens_without_text() -> None:
+    follow = Thinking(("<end>", "<bos>"), False, ByteVocabulary())
+    tokens = [Token("a", 65, None, False, ""), Token("", 256, None, False, ""), Token("b", 66, None, False, "")]
+    assert [follow.push(token) for token in tokens] == [False, True, True]
+
+
+# A real process on a real (pseudo) terminal. -----------------------------------------------------------------
+
+
+class Terminal:
+    """Runs the command on a pseudo-terminal; `screen` is everything it wrote to stdout and stderr."""
+
+    def __init__(self, arguments: list[str | Path], *, columns: int = 80, **environment: str) -> None:
+        self._main, child = pty.openpty()
+        variables = {"TERM": "xterm-256color", "COLUMNS": str(columns)} | environment
+        inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "slipstream", *map(str, arguments)],
+            stdin=child, stdout=child, stderr=child, env=inherited | variables, start_new_session=True,
+        )  # fmt: skip
+        os.close(child)
+        self.screen = ""
+
+    def read(self, until: Callable[[str], object] = lambda screen: False) -> str:
+        """Read until `until` holds for the screen, or to the end."""
+        while not until(self.screen):
+            try:
+                data = os.read(self._main, 65536)
+            except OSError:  # Linux's way to say that the other side has closed
+                break
+            if not data:
+                break
+            self.screen += data.decode(errors="replace")
+        return self.screen
+
+    def type(self, text: str) -> None:
+        os.write(self._main, text.encode())
+
+    def end(self) -> int:
+        self.read()
+        os.close(self._main)
+        return self.process.wait(60)
+
+
+def run_on_terminal(arguments: list[str | Path], **options: str) -> str:
+    shown = Terminal(arguments, **options)
+    assert shown.end() == 0, shown.screen
+    return shown.screen
+
+
+def test_accepted_tokens_are_coloured_on_a_terminal(tiny: Path) -> None:
+    screen = run_on_terminal(["run", "-m", tiny, "-d", tiny, "hi", *SHORT])
+    assert "\x1b[32m" in screen
+    assert screen.rstrip().endswith("\x1b[0m"), "the terminal gets its own colours back"
+    figures_at = screen.index(" tok/s")
+    assert "\x1b[2m" in screen[:figures_at][-60:], "figures are dim"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment"),
+    [([], {"NO_COLOR": "1"}), ([], {"TERM": "dumb"}), (["--no-show-accepted"], {})],
+)
+def test_colours_can_be_unwanted(tiny: Path, arguments: list[str], environment: dict[str, str]) -> None:
+    screen = run_on_terminal(["run", "-m", tiny, "-d", tiny, "hi", *SHORT, *arguments], **environment)
+    assert "\x1b[32m" not in screen
+    if environment:
+        assert "\x1b" not in screen
+
+
+def test_a_pipe_gets_text_alone(tiny: Path) -> None:
+    process = start(["run", "-m", tiny, "-d", tiny, "hi", *SHORT])
+    out, err = process.communicate(timeout=60)
+    assert b"\x1b[" not in out
+    assert b"\x1b[" not in err
+    assert err.count(b"\n") == 1
+
+
+def test_a_reader_that_has_enough_ends_it_quietly(tiny: Path) -> None:
+    process = start(["run", "-m", tiny, "hi", *LONG])
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.read(1)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 1
+    process.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_output_that_cannot_be_stored_is_an_error(tiny: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = start(["run", "-m", tiny, "hi", "--max-tokens", "30"], stdout=full)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err == b"slipstream: The output cannot be written: the disk is full.\n"
+
+
+def test_the_first_interrupt_ends_an_answer_and_shows_what_there_is(tiny: Path) -> None:
+    process = start(["run", "-m", tiny, "hi", *LONG])
+    assert process.stdout is not None
+    first = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert first + out
+    assert re.fullmatch(rb"\d+ tokens .* seed \d+ \xc2\xb7 interrupted\n", err), err
+
+
+def test_an_interrupt_leaves_json_whole(tiny: Path) -> None:
+    shown = Terminal(["run", "-m", tiny, "hi", "--json", *LONG])
+    shown.read(lambda screen: "\r\x1b[K" in screen)  # the model is loaded
+    shown.process.send_signal(signal.SIGINT)
+    assert shown.end() in (0, 130)  # 0: it was done before the signal came
+    assert '"finish_reason"' in shown.screen
+
+
+def test_an_interrupt_while_loading_ends_it(tiny: Path) -> None:
+    shown = Terminal(["run", "-m", tiny, "hi"])
+    shown.read(lambda screen: "Loading" in screen)
+    shown.process.send_signal(signal.SIGINT)
+    assert shown.end() == 130
+    assert "Traceback" not in shown.screen
+
+
+def test_the_second_interrupt_does_not_wait() -> None:
+    """The library may be computing for seconds; here a thread-less sleep in C stands for it."""
+    code = (
+        "import ctypes, os\n"
+        "from slipstream.cli.interrupt import interrupts\n"
+        "interrupts.install()\n"
+        "with interrupts.cancelling(lambda: None):\n"
+        "    os.write(1, b'x')\n"
+        "    libc = ctypes.CDLL(None)\n"
+        "    while True: libc.poll(None, 0, 100)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None, "the first one only asks"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) == 130
+    process.stdout.close()
+
+
+def test_a_chat_on_a_terminal(tiny: Path) -> None:
+    shown = Terminal(["chat", "-m", tiny, *LONG])
+    shown.read(lambda screen: screen.endswith("> "))
+    shown.type("hello\n")
+    begun = len(shown.screen)
+    shown.read(lambda screen: len(screen) > begun + 40)
+    shown.type("\x03")  # Ctrl-C stops the answer ...
+    shown.read(lambda screen: screen.count("> ") >= 2 and "seed" in screen)
+    shown.type("/stats\n")  # ... and the conversation goes on
+    shown.read(lambda screen: "turns" in screen and screen.endswith("> "))
+    shown.type("\x04")
+    assert shown.end() == 0
+    assert "Traceback" not in shown.screen
+
+
+def test_models_fit_a_narrow_terminal(home: Path) -> None:
+    for columns in (40, 120):
+        screen = run_on_terminal(["models"], columns=columns)
+        assert "smollm2-135m" in screen
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", screen)
+        assert max(map(len, plain.splitlines())) <= max(columns, 40)
