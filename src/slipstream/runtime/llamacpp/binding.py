@@ -41,7 +41,7 @@ PLAUSIBLE: dict[str, dict[str, Plausible]] = {
         "n_gpu_layers": _between(-1, 999),
         "split_mode": _between(0, 3),
         "load_mode": _between(-1, 4),
-        "lazy_mode": _between(0, 2),
+        "lazy_mode": _among(1, 2),
         "main_gpu": _among(0),
     },
     "llama_context_default_params": {
