@@ -137,7 +137,7 @@ def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
     data = path.read_bytes()
     key = data.index(b"llama", data.index(b"general.architecture"))
     path.write_bytes(data[:key] + b"zebra" + data[key + 5 :])
-    with pytest.raises(UnsupportedModelError, match="architecture 'zebra', which the installed llama.cpp does not"):
+    with pytest.raises(UnsupportedModelError, match=r"architecture 'zebra', which the installed llama.cpp does not"):
         load(path)
 
 
@@ -152,7 +152,7 @@ def test_damaged_weights_are_refused(tmp_path: Path) -> None:
 
 def test_a_missing_tensor_is_refused_in_the_librarys_words(tmp_path: Path) -> None:
     path = tiny_llama(tmp_path / "odd.gguf", extra={"llama.block_count": 3})
-    with pytest.raises(ModelFileError, match="llama.cpp cannot load .*odd.gguf"):
+    with pytest.raises(ModelFileError, match=r"llama.cpp cannot load .*odd.gguf"):
         load(path)
 
 
@@ -224,7 +224,7 @@ def test_trees_are_refused_and_chains_with_parents_are_not(model: LlamaCppModel)
 def test_a_token_outside_the_vocabulary(model: LlamaCppModel, token: int) -> None:
     session = model.open_session()
     feed(model, session, [40])
-    with pytest.raises(RuntimeUnavailableError, match="failed to compute 2 rows of llama.gguf"):
+    with pytest.raises(RuntimeUnavailableError, match=r"failed to compute 2 rows of llama.gguf"):
         model.forward([Segment(session, [41, token])])
     assert session.length == 1
     feed(model, session, [41])

@@ -22,7 +22,7 @@ def test_a_copy_has_the_type_and_runs(files: dict[str, Path], tmp_path: Path) ->
 
 
 def test_an_unknown_type_names_the_nearest(files: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'q4_km' is no file type of llama.cpp; the nearest are .*Q4_K_M"):
+    with pytest.raises(UsageError, match=r"'q4_km' is no file type of llama.cpp; the nearest are .*Q4_K_M"):
         requantize(files["llama"], tmp_path / "x.gguf", "q4_km")
 
 
@@ -48,7 +48,7 @@ def test_what_the_library_refuses_is_said_in_its_words(files: dict[str, Path], t
     key = data.index(b"llama", data.index(b"general.architecture"))
     source = tmp_path / "new.gguf"
     source.write_bytes(data[:key] + b"zebra" + data[key + 5 :])
-    with pytest.raises(ModelFileError, match="llama.cpp cannot quantise .*new.gguf: .*zebra"):
+    with pytest.raises(ModelFileError, match=r"llama.cpp cannot quantise .*new.gguf: .*zebra"):
         requantize(source, tmp_path / "x.gguf", "q8_0", threads=1)
     assert list(tmp_path.iterdir()) == [source]
 
