@@ -1,13 +1,17 @@
 import json
 import re
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from slipstream.cli.interrupt import interrupts
+from slipstream.core.protocols import Segment
 from slipstream.engine import Engine
 from slipstream.models import ChatTemplate
 from tests.cli.conftest import Cli
-from tests.fakes import ByteVocabulary, FakeModel
+from tests.fakes import ByteVocabulary, FakeModel, FakeRows
 
 FIGURES = re.compile(
     r"\d+ tokens · [\d.]+ tok/s · [\d.]+ tokens a round · (\d+% accepted|nothing drafted) · "
@@ -127,6 +131,22 @@ def test_text_that_looks_like_markup_is_written_as_it_is(cli: Cli, monkeypatch: 
     monkeypatch.setattr(Engine, "load", lambda *_, **__: engine)
     # the prompt of one token is not computed before the first round
     assert cli("run", "x").out == text.decode() + "\n", "a pipe gets the text itself"
+
+
+def test_an_interrupt_leaves_json_whole(cli: Cli, fake: FakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = fake.forward
+
+    def forward(batch: Sequence[Segment]) -> list[FakeRows]:
+        if fake.forwards == 12:
+            interrupts._handle(signal.SIGINT, None)
+        return real(batch)
+
+    monkeypatch.setattr(fake, "forward", forward)
+    result = cli("run", "hello", "--json", "--max-tokens", "200", "--temp", "3", "--logit-bias", "256=-inf")
+    assert result.code == 130
+    value = json.loads(result.out)
+    assert value["finish_reason"] == "cancelled"
+    assert value["tokens"]
 
 
 @pytest.mark.model

@@ -2,6 +2,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 from slipstream.cli import figures, terminal
 from slipstream.cli.answer import Thinking
 from slipstream.engine import Token
+from slipstream.models import cache_directory
 from tests.cli.conftest import start
 from tests.fakes import ByteVocabulary
 
@@ -167,20 +169,24 @@ def test_the_first_interrupt_ends_an_answer_and_shows_what_there_is(tiny: Path) 
     assert re.fullmatch(rb"\d+ tokens .* seed \d+ \xc2\xb7 interrupted\n", err), err
 
 
-def test_an_interrupt_leaves_json_whole(tiny: Path) -> None:
-    shown = Terminal(["run", "-m", tiny, "hi", "--json", *LONG])
-    shown.read(lambda screen: "\r\x1b[K" in screen)  # the model is loaded
-    shown.process.send_signal(signal.SIGINT)
-    assert shown.end() in (0, 130)  # 0: it was done before the signal came
-    assert '"finish_reason"' in shown.screen
-
-
 def test_an_interrupt_while_loading_ends_it(tiny: Path) -> None:
     shown = Terminal(["run", "-m", tiny, "hi"])
     shown.read(lambda screen: "Loading" in screen)
     shown.process.send_signal(signal.SIGINT)
     assert shown.end() == 130
     assert "Traceback" not in shown.screen
+
+
+def test_an_interrupt_while_fetching_leaves_nothing_behind(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection and never answers
+        index = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+        shown = Terminal(["pull", "smollm2-135m"], PIP_INDEX_URL=index, PIP_CONFIG_FILE=os.devnull, PIP_FIND_LINKS="")
+        shown.read(lambda screen: "fetching smollm2-135m" in screen)
+        silent.accept()[0].close()  # pip is there
+        shown.process.send_signal(signal.SIGINT)
+        assert shown.end() == 130
+    assert "Traceback" not in shown.screen
+    assert [path for path in cache_directory().rglob("*") if path.is_file() and path.suffix != ".lock"] == []
 
 
 def test_the_second_interrupt_does_not_wait() -> None:

@@ -12,7 +12,7 @@ def summary(completion: Completion) -> list[str]:
     """The figures of one generation; joined they are the line at its end."""
     timings = completion.timings.as_dict()
     parts = [
-        f"{timings['predicted_n']} tokens",
+        "1 token" if timings["predicted_n"] == 1 else f"{timings['predicted_n']} tokens",
         f"{timings['predicted_per_second']:.1f} tok/s",
         *(_speculation(completion) if completion.drafter != "none" else ["speculation off"]),
         f"seed {completion.seed}",

@@ -55,8 +55,8 @@ def models(
         output.write(to_json([_as_object(row) for row in rows]))
     elif not sys.stdout.isatty():
         output.write("".join("\t".join(row.cells) + "\n" for row in rows))
-    elif terminal.width(sys.stdout) < NARROW:
-        _print_list(rows, output)
+    elif (columns := terminal.width(sys.stdout)) < NARROW:
+        _print_list(rows, output, columns)
     else:
         _print_table(rows, output)
     if not json:
@@ -123,11 +123,14 @@ def _print_table(rows: list[Row], output: Output) -> None:
     Console(highlight=False).print(table)
 
 
-def _print_list(rows: list[Row], output: Output) -> None:
+def _print_list(rows: list[Row], output: Output, columns: int) -> None:
+    from slipstream.cli.figures import fit
+
     for row in rows:
         name, *properties = row.cells
         output.write(name, BOLD)
-        output.write("\n  " + ", ".join(cell for cell in properties if cell != "-"), DIM)
+        lines = fit([cell for cell in properties if cell != "-"], columns - 2).splitlines()
+        output.write("".join(f"\n  {line}" for line in lines), DIM)
         output.end_line()
 
 

@@ -1,0 +1,46 @@
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "demo"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout where everything is in place, and `slipstream` only says what it was asked for."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "setup.done").touch()
+    shutil.copy(SCRIPT, tmp_path / "scripts")
+    command = tmp_path / ".venv" / "bin" / "slipstream"
+    command.write_text('#!/bin/sh\necho "CALLED $(echo "$*" | head -1)"\n')
+    command.chmod(0o755)
+    return tmp_path
+
+
+def demo(checkout: Path, *arguments: str) -> list[str]:
+    output = subprocess.run(
+        [checkout / "scripts" / "demo", *arguments],
+        stdout=subprocess.PIPE, check=True, text=True, cwd=os.sep, stdin=subprocess.DEVNULL,
+    ).stdout  # fmt: skip
+    assert "\x1b" not in output, "no colours in a pipe"
+    return [line.removeprefix("CALLED ") for line in output.splitlines() if line.startswith("CALLED ")]
+
+
+def test_it_fetches_the_model_and_answers_without_and_with_speculation(checkout: Path) -> None:
+    pull, plain, fast = demo(checkout, "--seed", "7")
+    assert pull == "pull smollm2-135m"
+    assert "--seed 7 --speculation off Print these" in plain
+    assert "--speculation" not in fast
+    assert fast.startswith("run --model smollm2-135m --temperature 0 --max-tokens 200 --seed 7 Print these")
+
+
+def test_it_sets_up_first_where_that_has_not_been_done(checkout: Path) -> None:
+    (checkout / ".venv" / "setup.done").unlink()
+    setup = checkout / "scripts" / "setup"
+    setup.write_text("#!/bin/sh\necho CALLED setup\n")
+    setup.chmod(0o755)
+    assert demo(checkout)[0] == "setup"
