@@ -80,7 +80,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model file of the real format with random weights."""
-    return tiny_llama(tmp_path_factory.mktemp("models") / "tiny.gguf", context_length=512)
+    return tiny_llama(tmp_path_factory.mktemp("models") / "tiny.gguf", context_length=4096)
 
 
 def start(arguments: Sequence[str | Path], **options: object) -> "subprocess.Popen[bytes]":

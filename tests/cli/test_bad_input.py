@@ -69,7 +69,9 @@ def test_a_draft_model_with_another_vocabulary(cli: Cli, home: Path, tiny: Path)
 
 
 def test_a_prompt_longer_than_the_context_says_both_numbers(cli: Cli, tiny: Path) -> None:
-    assert_sentence(cli("run", "-m", tiny, "--raw", "x" * 600), 1, "has 600 tokens", "holds 512", "--ctx")
+    assert_sentence(
+        cli("run", "-m", tiny, "--ctx", "512", "--raw", "x" * 600), 1, "has 600 tokens", "holds 512", "--ctx"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_a_prompt_longer_than_the_context_says_both_numbers(cli: Cli, tiny: Path
         ("--logit-bias", "5=inf", "finite number or -inf"),
         ("--threads", "0", "from 1 to 512"),
         ("--ctx", "0", "from 1 to"),
-        ("--ctx", "513", "choose 1 to 512"),
+        ("--ctx", "4097", "choose 1 to 4096"),
         ("--gpu-layers", "some", "auto, all or a whole number"),
         ("--kv-type", "q9", "'q4_0'"),
         ("--flash-attention", "maybe", "'on'"),
@@ -108,6 +110,10 @@ def test_options_are_named_as_they_are_typed(cli: Cli, tiny: Path) -> None:
 
 def test_impossible_values_are_refused_before_the_model_is_looked_for(cli: Cli) -> None:
     assert_sentence(cli("run", "-m", "missing.gguf", "hi", "--top-p", "2"), 2, "--top-p")
+
+
+def test_a_mistyped_drafter_names_the_nearest(cli: Cli, tiny: Path) -> None:
+    assert_sentence(cli("run", "-m", tiny, "hi", "-d", "sufix"), 2, "--draft", "did you mean suffix?")
 
 
 def test_only_suffix_can_be_combined(cli: Cli, tiny: Path) -> None:

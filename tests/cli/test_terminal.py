@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from slipstream.cli import figures, terminal
-from slipstream.cli.answer import Thinking
-from slipstream.engine import Token
+from slipstream.cli.answer import Thinking, show
+from slipstream.engine import Completion, Token
 from slipstream.models import cache_directory
 from tests.cli.conftest import start
 from tests.fakes import ByteVocabulary
 
 # One thread: on a busy machine two that wait for each other in a loop take seconds.
 SHORT = ("--max-tokens", "30", "--threads", "1")
-LONG = ("--threads", "1", "--max-tokens", "400", "--temperature", "0")
+LONG = ("--threads", "1", "--max-tokens", "3000", "--temperature", "0")
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,28 @@ def test_thinking_tags_may_be_control_tokens_without_text() -> None:
     follow = Thinking(("<end>", "<bos>"), False, ByteVocabulary())
     tokens = [Token("a", 65, None, False, ""), Token("", 256, None, False, ""), Token("b", 66, None, False, "")]
     assert [follow.push(token) for token in tokens] == [False, True, True]
+
+
+def test_thinking_is_dim_and_accepted_tokens_are_green(capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = [
+        Token("so", 65, None, False, ""),
+        Token("</think>", 66, None, True, "x"),
+        Token("yes", 67, None, True, "x"),
+    ]
+
+    class Answer(list[Token]):
+        completion = Completion([1], text="so</think>yes")
+        cancel = close = __enter__ = __exit__ = lambda *_: None
+
+    output = terminal.Output()
+    output.styles = True
+    for colour in (True, False):
+        follow = Thinking(("<think>", "</think>"), True, ByteVocabulary())
+        show(Answer(tokens), output, follow, colour_accepted=colour)  # type: ignore[arg-type]
+    assert capsys.readouterr().out.splitlines() == [
+        "\x1b[2mso\x1b[0m\x1b[2;32m</think>\x1b[0m\x1b[32myes\x1b[0m",
+        "\x1b[2mso</think>\x1b[0myes",
+    ]
 
 
 # A real process on a real (pseudo) terminal. -----------------------------------------------------------------
@@ -138,6 +160,14 @@ def test_a_pipe_gets_text_alone(tiny: Path) -> None:
     assert err.count(b"\n") == 1
 
 
+def test_forced_colours_reach_a_pipe(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    out, _ = start(["run", "-m", tiny, "-d", tiny, "hi", *SHORT]).communicate(timeout=60)
+    assert b"\x1b[32m" in out
+
+
 def test_a_reader_that_has_enough_ends_it_quietly(tiny: Path) -> None:
     process = start(["run", "-m", tiny, "hi", *LONG])
     assert process.stdout is not None
@@ -166,7 +196,7 @@ def test_the_first_interrupt_ends_an_answer_and_shows_what_there_is(tiny: Path) 
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert first + out
-    assert re.fullmatch(rb"\d+ tokens .* seed \d+ \xc2\xb7 interrupted\n", err), err
+    assert re.fullmatch(rb"\d+ tokens? .* seed \d+ \xc2\xb7 interrupted\n", err), err
 
 
 def test_an_interrupt_while_loading_ends_it(tiny: Path) -> None:

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -273,3 +274,21 @@ def test_messages_are_the_transcript() -> None:
 def test_a_model_without_a_template_is_refused() -> None:
     with pytest.raises(ChatTemplateError, match="no chat template"):
         Conversation(Engine(FakeModel())).ask("hello")
+
+
+@pytest.mark.model
+def test_a_real_conversation_reuses_its_kv_cache(smollm2: Path) -> None:
+    with Engine.load(smollm2, draft="suffix") as engine:
+        chat = Conversation(engine, seed=7)
+        first = answer(chat, "My name is Ada. Name a colour.", max_tokens=20)
+        second = answer(chat, "And my name?", max_tokens=20)
+        kept = [token for token in first.tokens if token not in engine.target.vocabulary.end_tokens]
+        prefix = [*first.prompt_tokens, *kept]
+        assert second.prompt_tokens[: len(prefix)] == prefix
+        assert second.timings.cache_n == len(first.prompt_tokens) + len(first.tokens) - 1
+        text = engine.render(
+            [{"role": "user", "content": "My name is Ada. Name a colour."}, {"role": "assistant", "content": "\0"},
+             {"role": "user", "content": "And my name?"}]
+        )  # fmt: skip
+        after = engine.target.vocabulary.tokenize(text.partition("\0")[2], add_bos=False, parse_special=True)
+        assert second.prompt_tokens[len(prefix) :] == after

@@ -18,9 +18,10 @@ def load(settings: Settings) -> Engine:
     """The engine that the options ask for; says what it had to decide otherwise."""
     options = settings.model_options()
     settings.generation_options()  # impossible values are refused before anybody waits
+    drafter = settings.drafter
     length = DEFAULT_NUM_DRAFT_TOKENS if settings.num_draft_tokens is None else settings.num_draft_tokens
     with _loading(settings.model), interrupts.leaving():
-        engine = Engine.load(settings.model, draft=settings.drafter, num_draft_tokens=length, options=options)
+        engine = Engine.load(settings.model, draft=drafter, num_draft_tokens=length, options=options)
     for notice in engine.notices:
         terminal.say(notice)
     return engine

@@ -1,9 +1,11 @@
 """The options that `run` and `chat` share, and what they mean to the engine."""
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
 
 import typer
@@ -149,6 +151,10 @@ class Settings:
 
     @property
     def drafter(self) -> str:
+        """What `--draft` and `--speculation` come to. Raises UsageError for a slip of the pen."""
+        meant = difflib.get_close_matches(self.draft, ("none", "suffix"), 1, 0.7)
+        if meant and self.draft != meant[0] and not Path(self.draft).exists():
+            raise UsageError(f"--draft must be none, suffix, MODEL or suffix+MODEL; did you mean {meant[0]}?")
         return "none" if self.speculation == "off" else self.draft
 
     def model_options(self) -> "ModelOptions":

@@ -66,7 +66,8 @@ class Output:
     def __init__(self) -> None:
         self._file = sys.stdout
         self.styles = may_style(self._file)
-        self._is_terminal = self._file.isatty()
+        # colours that are forced into a pipe are on their way to a terminal, too
+        self._is_terminal = self.styles or self._file.isatty()
         self._style = ""
         self._at_line_start = True
 
