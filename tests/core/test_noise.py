@@ -55,7 +55,7 @@ def test_no_exponential_of_a_block_is_below_its_minimum_and_one_is_equal() -> No
     values = noise.exponential(IDS)
     blocks = np.unique(block_of(IDS))
     least = values[block_ids(blocks)].min(axis=1)
-    minima, holders = noise.block_minima(blocks)
+    minima, holders = noise.block_minima(len(blocks))
     assert np.array_equal(least, minima)
     assert np.array_equal(values[block_ids(blocks)].argmin(axis=1), holders)
     assert (np.sum(values[block_ids(blocks)] == least[:, None], axis=1) == 1).all()
@@ -140,11 +140,11 @@ def test_pairs_of_ids_are_independent_across_positions() -> None:
 
 def test_all_ways_to_ask_give_the_same_bits() -> None:
     noise = Noise(4).at(2)
-    minima, holders = noise.block_minima(np.arange(block_count(len(IDS))))
+    minima, holders = noise.block_minima(block_count(len(IDS)))
     some = IDS[::7]
     assert np.array_equal(noise.member_exponentials(some, minima, holders), noise.exponential(some))
 
 
 def test_the_holder_of_a_block_minimum_is_uniform() -> None:
-    winners = np.concatenate([Noise(2).at(p).block_minima(np.arange(768))[1] for p in range(20)])
+    winners = np.concatenate([Noise(2).at(p).block_minima(768)[1] for p in range(20)])
     assert stats.chisquare(np.bincount(winners, minlength=BLOCK_MEMBERS)).pvalue > 1e-3

@@ -37,9 +37,9 @@ class TableAt:
     def gumbel(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         return self._values[ids]
 
-    def block_minima(self, blocks: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def block_minima(self, count: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         # token i is the only member of block i
-        return np.exp(-self._values[blocks]), np.zeros(len(blocks), np.int64)
+        return np.exp(-self._values[:count]), np.zeros(count, np.int64)
 
     def member_exponentials(self, ids: NDArray[np.int64], *_: object) -> NDArray[np.float64]:
         return np.exp(-self._values[ids])

@@ -1,6 +1,7 @@
 """Lossless on a real model: the law of what comes out (L1), and the same ids with speculation on and off (L3)."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from scipy import stats
 
 from slipstream import Engine, SamplingParams
 from slipstream.core.gap import decision_gap
-from slipstream.core.protocols import Model, Rows, Segment, StopRule
+from slipstream.core.protocols import Drafter, Model, Rows, Segment, StopRule
 from slipstream.core.sampling import Sampler
 from slipstream.core.tree import Draft
 from slipstream.core.verify import Commit, Verdict, walk
-from slipstream.draft import CombinedDrafter, ModelDrafter, SuffixDrafter
+from slipstream.draft import CombinedDrafter, ModelDrafter, NoDrafter, SuffixDrafter
+from slipstream.models import ChatTemplate, read_model_header
 from slipstream.policy import FixedLength
 from slipstream.runtime import load_llamacpp
 from slipstream.runtime.llamacpp.quantize import requantize
@@ -46,43 +48,53 @@ decision that hangs on less than that can fall either way. Half the difference o
 
 @pytest.fixture(scope="module")
 def target(smollm2: Path) -> Iterator[Model]:
-    model = load_llamacpp(smollm2, context_length=1024)
+    model = load_llamacpp(smollm2, context_length=1024, max_sequences=2)
     yield model
     model.close()
 
 
 @pytest.fixture(scope="module")
-def engines(target: Model, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Engine]]:
-    """One target, and every drafter on it; the draft model is a requantised copy."""
+def drafters(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Drafter]]:
+    """Every drafter there is; the draft model is a requantised copy of the target."""
     copy = requantize(smollm2, tmp_path_factory.mktemp("draft") / "copy.gguf", "Q4_0")
-    template = Engine.load(smollm2).template
-    small = load_llamacpp(copy, context_length=1024)
-    drafters = {
-        "off": None,
+    models = [load_llamacpp(copy, context_length=1024) for _ in range(2)]
+    drafters: dict[str, Drafter] = {
         "suffix": SuffixDrafter(),
-        "model": ModelDrafter(small),
-        "suffix+model": CombinedDrafter(SuffixDrafter(), ModelDrafter(load_llamacpp(copy, context_length=1024))),
+        "model": ModelDrafter(models[0]),
+        "suffix+model": CombinedDrafter(SuffixDrafter(), ModelDrafter(models[1])),
     }
-    yield {name: Engine(target, drafter, FixedLength(4), template=template) for name, drafter in drafters.items()}
+    yield drafters
     for drafter in drafters.values():
-        if drafter is not None:
-            drafter.close()
+        drafter.close()
+
+
+@pytest.fixture(scope="module")
+def engine(target: Model, smollm2: Path) -> Engine:
+    """Without a drafter; the tests exchange it."""
+    template = ChatTemplate.from_header(read_model_header(smollm2))
+    return Engine(target, policy=FixedLength(4), template=template)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_the_same_ids_with_speculation_on_and_off(engines: dict[str, Engine], setting: str) -> None:
+def test_the_same_ids_with_speculation_on_and_off(
+    engine: Engine, drafters: dict[str, Drafter], setting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Over all prompts and drafters; where texts part, the first divergence must be a near-tie."""
     assert len(PROMPTS) >= 20
     options, partings, accepted = SETTINGS[setting], [], 0
     for prompt in PROMPTS:
         messages = [{"role": "user", "content": prompt["prompt"]}]
-        plain = engines["off"].generate(messages, max_tokens=48, **options)  # type: ignore[arg-type]
-        for name in ("suffix", "model", "suffix+model"):
-            fast = engines[name].generate(messages, max_tokens=48, **options)  # type: ignore[arg-type]
+        engine.drafter = NoDrafter()
+        plain = engine.generate(messages, max_tokens=48, **options)  # type: ignore[arg-type]
+        for name, drafter in drafters.items():
+            engine.drafter = drafter
+            fast = engine.generate(messages, max_tokens=48, **options)  # type: ignore[arg-type]
             accepted += fast.timings.draft_n_accepted
             if fast.tokens != plain.tokens:
-                partings.append((name, prompt["prompt"][:40], parting_gap(engines["off"], plain, fast, options)))
-    print(f"{setting}: {len(partings)} of {3 * len(PROMPTS)} texts part, gaps {[round(p[2], 4) for p in partings]}")
+                partings.append((name, prompt["prompt"][:40], parting_gap(engine, plain, fast, options)))
+    with capsys.disabled():
+        gaps = ", ".join(f"{gap:.3f}" for *_, gap in partings)
+        sys.stdout.write(f"\n{setting}: {len(partings)} of {3 * len(PROMPTS)} texts part at gaps of {gaps or '-'}\n")
     assert accepted > 0, "nothing was speculated, so nothing was tested"
     assert all(gap <= ALLOWED_GAP for *_, gap in partings), partings
     assert len(partings) <= len(PROMPTS) * 3 // 4, "near-ties are rare; this many are something else"
@@ -181,8 +193,8 @@ def p_value(table: RealRows, params: SamplingParams, counts: dict[tuple[int, ...
 
 
 @pytest.fixture(scope="module")
-def table(engines: dict[str, Engine], target: Model) -> RealRows:
-    return RealRows(target, engines["off"].tokenize("Once upon a time there was a"))
+def table(engine: Engine, target: Model) -> RealRows:
+    return RealRows(target, engine.tokenize("Once upon a time there was a"))
 
 
 LAW = SamplingParams(temperature=0.8, top_p=0.6, min_p=0.02, repetition_penalty=1.2, seed=0)

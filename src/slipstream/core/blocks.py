@@ -74,9 +74,12 @@ def top(row: Logits, maxima: Logits, count: int) -> tuple[Ids, Logits]:
 
 def ranked(ids: Ids, values: NDArray[Score], count: int) -> tuple[Ids, NDArray[Score]]:
     """The `count` largest values with their ids, largest first, ties by the lowest id."""
+    if len(values) == 0:
+        return ids, values
     if count == 1:
-        largest = np.flatnonzero(values == values.max())
-        best = largest[:1] if len(largest) == 1 else largest[np.argmin(ids[largest])][None]
+        best = np.flatnonzero(values == values.max())
+        if len(best) > 1:
+            best = best[np.argmin(ids[best])][None]
     else:
         best = np.lexsort((ids, -values))[:count]
     return ids[best], values[best]

@@ -28,8 +28,10 @@ def survivors(row: Logits, maxima: Logits, params: SamplingParams) -> tuple[Ids,
         ids, logits = top(row, maxima, params.top_k)
         threshold = floor
         if params.top_p < 1:
-            mass = float(_weights(logits, largest, params.temperature).sum())
-            threshold = max(floor, _nucleus(logits, largest, params, (mass, mass)) or floor)
+            mass = float(weights(logits, largest, params.temperature).sum())
+            last = _nucleus(logits, largest, params, (mass, mass))
+            assert last is not None, "one exact mass leaves nothing open"
+            threshold = max(floor, last)
     elif params.top_p == 1:
         return at_least(row, maxima, floor)
     else:
@@ -45,9 +47,9 @@ def _nucleus_of_row(
     total: tuple[float, float] | None = None
     for reach in (max(floor, largest - 6 * params.temperature), floor):
         ids, logits = at_least(row, maxima, reach)
-        threshold = _nucleus(logits, largest, params, total or _mass_bounds(maxima, logits, reach, largest, params))
+        threshold = _nucleus(logits, largest, params, total or mass_bounds(maxima, logits, reach, largest, params))
         if threshold is None:  # the bounds do not decide: add up the whole row
-            mass = float(_weights(row, largest, params.temperature).sum())
+            mass = float(weights(row, largest, params.temperature).sum())
             total = (mass, mass)
             threshold = _nucleus(logits, largest, params, total)
         if threshold is not None and threshold > -math.inf:
@@ -55,7 +57,7 @@ def _nucleus_of_row(
     return ids, logits, floor  # the nucleus reaches below the floor, or rounding ate its last grains
 
 
-def _weights(logits: Logits, largest: float, temperature: float) -> Logits:
+def weights(logits: Logits, largest: float, temperature: float) -> Logits:
     """exp((logit - largest) / temperature): probabilities relative to the most probable."""
     scaled = logits - np.float32(largest)
     scaled *= np.float32(1 / temperature)
@@ -63,13 +65,13 @@ def _weights(logits: Logits, largest: float, temperature: float) -> Logits:
     return scaled
 
 
-def _mass_bounds(
+def mass_bounds(
     maxima: Logits, candidates: Logits, reach: float, largest: float, params: SamplingParams
 ) -> tuple[float, float]:
     """Two bounds of the row's mass without looking at it: outside the candidates no token exceeds its block's
     maximum, nor the reach, and in a block without candidates one token attains the maximum."""
-    inside = float(_weights(candidates, largest, params.temperature).sum())
-    blocks = _weights(np.minimum(maxima, np.float32(reach)), largest, params.temperature)
+    inside = float(weights(candidates, largest, params.temperature).sum())
+    blocks = weights(np.minimum(maxima, np.float32(reach)), largest, params.temperature)
     without = maxima < reach
     return inside + float(blocks[without].sum()), inside + BLOCK_MEMBERS * float(blocks.sum())
 
@@ -85,7 +87,7 @@ def _nucleus(logits: Logits, largest: float, params: SamplingParams, mass: tuple
     if len(logits) > _SORTABLE:
         logits, above = _narrowed(logits, largest, params, low)
     descending = np.sort(logits)[::-1]
-    reached = np.cumsum(_weights(descending, largest, params.temperature), dtype=np.float64)
+    reached = np.cumsum(weights(descending, largest, params.temperature), dtype=np.float64)
     reached += above
     first, last = np.searchsorted(reached, (low, high))
     if first != last:
@@ -95,9 +97,9 @@ def _nucleus(logits: Logits, largest: float, params: SamplingParams, mass: tuple
 
 def _narrowed(logits: Logits, largest: float, params: SamplingParams, wanted: float) -> tuple[Logits, float]:
     """The logits from that bin of a histogram downwards in which the mass reaches `wanted`, and the mass above."""
-    weights = _weights(logits, largest, params.temperature)
+    masses = weights(logits, largest, params.temperature)
     scale = 1023 / max(largest - float(logits.min()), 1e-30)
     bins: NDArray[np.int64] = ((largest - logits) * np.float32(scale)).astype(np.int64)
-    reached = np.cumsum(np.bincount(bins, weights))
+    reached = np.cumsum(np.bincount(bins, masses))
     bin_ = int(np.searchsorted(reached, wanted))
     return logits[bins >= bin_], float(reached[bin_ - 1]) if bin_ else 0.0

@@ -31,8 +31,11 @@ def decision_gap(row: Logits, sampler: Sampler, position: int, other: int) -> fl
     chosen = sampler.choose(row, position)
     if chosen == other:
         return 0.0
-    ways = ((other, 1.0), (chosen, -1.0))
-    return min(_bisect(lambda size, way=way: sampler.choose(_moved(row, *way, size), position) != chosen) for way in ways)
+
+    def flips(token: int, direction: float) -> Callable[[float], bool]:
+        return lambda size: sampler.choose(_moved(row, token, direction, size), position) != chosen
+
+    return min(_bisect(flips(other, 1.0)), _bisect(flips(chosen, -1.0)))
 
 
 def _moved(row: Logits, token: int, direction: float, size: float) -> Logits:

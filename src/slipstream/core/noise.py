@@ -17,6 +17,7 @@ Every E(id) is exactly Exp(1) and all are independent (tests/core/test_noise.py 
 
 import hashlib
 import struct
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -74,11 +75,12 @@ class PositionNoise:
     def __init__(self, key: bytes) -> None:
         self._keys = np.frombuffer(key, np.uint64)
 
-    def _hash(self, counters: Ids) -> UInts:
-        """SplitMix64 (Steele, Lea, Flood 2014) from a keyed start, with a second key inside the finaliser."""
-        z = counters.astype(np.uint64)
-        z *= _GOLDEN
-        z += self._keys[0]
+    def _hash(self, steps: UInts) -> UInts:
+        """SplitMix64 (Steele, Lea, Flood 2014) from a keyed start, with a second key inside the finaliser.
+
+        steps: counters times `_GOLDEN`
+        """
+        z: UInts = steps + self._keys[0]
         z ^= z >> _SHIFTS[0]
         z *= _MIX_1
         z ^= self._keys[1]
@@ -87,9 +89,9 @@ class PositionNoise:
         z ^= z >> _SHIFTS[2]
         return z
 
-    def block_minima(self, blocks: Ids) -> tuple[Floats, Ids]:
-        """[n] least exponential of each block, and [n] the member that holds it; all others have larger ones."""
-        hashes = self._hash(blocks + _BLOCK_COUNTER)
+    def block_minima(self, count: int) -> tuple[Floats, Ids]:
+        """For the first `count` blocks: the least exponential, and the member that holds it; all others' are larger."""
+        hashes = self._hash(_block_steps(count))
         minima = _exponential(hashes)
         minima *= 1.0 / BLOCK_MEMBERS
         return minima, _holder(hashes)
@@ -97,7 +99,7 @@ class PositionNoise:
     def exponential(self, ids: Ids) -> Floats:
         """[n] Exp(1) of each token id."""
         # one pass over ids and blocks together: at these sizes numpy's price is the call, not the element
-        hashes = self._hash(np.concatenate((ids, block_of(ids) + _BLOCK_COUNTER)))
+        hashes = self._hash(_steps(np.concatenate((ids, block_of(ids) + _BLOCK_COUNTER))))
         values = _exponential(hashes)
         own, minima = values[: len(ids)], values[len(ids) :]
         own *= member_of(ids) != _holder(hashes[len(ids) :])
@@ -108,7 +110,7 @@ class PositionNoise:
     def member_exponentials(self, ids: Ids, minima: Floats, holders: Ids) -> Floats:
         """`exponential` of ids when what `block_minima` gives for all blocks is known already."""
         blocks = block_of(ids)
-        values = _exponential(self._hash(ids))
+        values = _exponential(self._hash(_steps(ids)))
         values *= member_of(ids) != holders[blocks]
         values += minima[blocks]
         return values
@@ -118,6 +120,16 @@ class PositionNoise:
         values = self.exponential(ids)
         np.log(values, out=values)
         return np.negative(values, out=values)
+
+
+def _steps(counters: Ids) -> UInts:
+    return counters.astype(np.uint64) * _GOLDEN
+
+
+@cache
+def _block_steps(count: int) -> UInts:
+    """The same for every row of a model, so kept."""
+    return _steps(np.arange(count) + _BLOCK_COUNTER)
 
 
 def _exponential(hashes: UInts) -> Floats:

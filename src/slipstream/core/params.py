@@ -68,8 +68,12 @@ class SamplingParams:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     def loosened(self) -> "SamplingParams":
-        """Filters for a draft: a token that its target may keep must not be lost, one it never keeps may be."""
-        return replace(self, top_k=self.top_k * 2, top_p=(1 + self.top_p) / 2, min_p=self.min_p / 2)
+        """Filters for a draft: a token that its target may keep must not be lost, one it never keeps may be.
+
+        Where min-p cuts the tail already, top-p adds nothing to a draft but work.
+        """
+        top_p = 1.0 if self.min_p > 0 else (1 + self.top_p) / 2
+        return replace(self, top_k=self.top_k * 2, top_p=top_p, min_p=self.min_p / 2)
 
 
 def _number(name: str, value: float, possible: bool, allowed: str) -> None:
