@@ -14,12 +14,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.core.blocks import Logits, at_least, block_maxima, block_members, ranked, top
-from slipstream.core.filters import mass_bounds, survivors, weights
+from slipstream.core.blocks import Logits, at_least, ranked, reaching, top
+from slipstream.core.filters import mass, min_p_floor, survivors, weights
 from slipstream.core.history import History
-from slipstream.core.noise import Floats, Ids, Noise, PositionNoise, block_of
+from slipstream.core.noise import Floats, Ids, Noise, PositionNoise, block_count, block_of
 from slipstream.core.params import SamplingParams
 from slipstream.errors import RuntimeUnavailableError, UsageError
+
+Ranking = tuple[Ids, NDArray[np.floating]]
+"""Token ids and their scores, best first."""
+
+_REACH = 6
+"""A nucleus seldom reaches further below the largest logit than this, in units of the temperature."""
+_MANY, _FEW = 4096, 1024
+"""More candidates than the first are thinned to the second before any noise is computed for them."""
 
 
 class Proposal(NamedTuple):
@@ -57,7 +65,7 @@ class Sampler:
         row = self._processed(row)
         if self.params.temperature == 0:
             token = int(row.argmax())
-            _check(row[token])
+            _check(float(row[token]))
             return token
         return int(best(row, self.params, self._noise.at(position), 1)[0][0])
 
@@ -97,20 +105,22 @@ def log_probability(row: Logits, token: int) -> float:
     return float(row[token]) - float(largest) - float(np.log(mass))
 
 
-def best(row: Logits, params: SamplingParams, noise: PositionNoise, count: int) -> tuple[Ids, NDArray[np.floating]]:
+def best(row: Logits, params: SamplingParams, noise: PositionNoise, count: int) -> Ranking:
     """The `count` largest of log p + G and their scores, largest first, ties by the lowest id.
 
     Scores are exact up to one constant (log p is not normalised). Fewer come back where filters leave fewer.
     """
-    maxima = block_maxima(row)
-    _check(maxima.max())
+    largest = float(row.max())
+    _check(largest)
     if params.temperature == 0:
-        return ranked(*top(row, maxima, count), count)
+        return ranked(*top(row, count), count)
     if not params.has_filters:
-        return _best_unfiltered(row, maxima, params.temperature, noise, count)
-    if count == 1 and (winner := _best_in_nucleus(row, maxima, params, noise)) is not None:
-        return winner
-    ids, logits = survivors(row, maxima, params)
+        return _best_unfiltered(row, largest, params.temperature, noise, count)
+    if count == 1 and params.top_p < 1 and params.top_k == 0:
+        winner = _best_in_nucleus(row, largest, params, noise)
+        if winner is not None:
+            return winner
+    ids, logits = survivors(row, largest, params)
     if len(ids) == 1:
         return ids, logits
     return ranked(ids, _scores(ids, logits, params.temperature, noise), count)
@@ -120,60 +130,61 @@ def _scores(ids: Ids, logits: Logits, temperature: float, noise: PositionNoise) 
     return logits.astype(np.float64) / temperature + noise.gumbel(ids)
 
 
-def _best_in_nucleus(
-    row: Logits, maxima: Logits, params: SamplingParams, noise: PositionNoise
-) -> tuple[Ids, NDArray[np.floating]] | None:
-    """The winner under top-p and min-p where a look at its neighbours decides it, else None.
+def _best_in_nucleus(row: Logits, largest: float, params: SamplingParams, noise: PositionNoise) -> Ranking | None:
+    """The winner under top-p and min-p where a look at what is above it decides, else None.
 
     A token is in the nucleus if the mass above it is less than top_p of the row's. Whoever wins among more tokens
-    than the nucleus has and is in it, wins in it; and the mass of some tokens is a lower bound of the row's. So the
-    winner is mostly known without the row's mass, which would cost more than all the rest.
+    than the nucleus has and is in it, wins in it.
     """
-    if params.top_k > 0 or params.top_p == 1:
-        return None
-    temperature, largest = params.temperature, float(maxima.max())
-    reach = largest + temperature * (math.log(params.min_p) if params.min_p > 0 else -6)
-    ids, logits = at_least(row, maxima, reach)
+    temperature = params.temperature
+    reach = min_p_floor(largest, params) if params.min_p > 0 else largest - _REACH * temperature
+    ids, logits = at_least(row, reach)
     if len(ids) == 1 and params.min_p > 0:
         return ids, logits
-    mass = weights(logits, largest, temperature)
-    inside = mass.sum()
-    if params.min_p == 0 and inside < params.top_p * mass_bounds(maxima, logits, reach, largest, params)[1]:
-        ids, scores = _best_unfiltered(row, maxima, temperature, noise, 1)  # the nucleus may reach further
-        mass, logits = weights(row, largest, temperature), row
-        inside = mass.sum()
+    masses = weights(logits, largest, temperature)
+    inside = float(masses.sum())
+    # with min-p no token outside can win, and the mass inside, less than the row's, is mostly enough to decide
+    total = inside if params.min_p > 0 else mass(row, largest, temperature)
+    if inside >= params.top_p * total:
+        winner = ranked(ids, _scores(ids, logits, temperature, noise), 1)
     else:
-        ids, scores = ranked(ids, _scores(ids, logits, temperature, noise), 1)
-    above = mass @ (logits > row[ids[0]])
-    return (ids, scores) if above < params.top_p * inside else None
+        winner = _best_unfiltered(row, largest, temperature, noise, 1)
+        masses, logits = weights(row, largest, temperature), row
+    above = float(np.multiply(masses, logits > row[winner[0][0]]).sum())
+    return winner if above < params.top_p * total else None
 
 
-def _best_unfiltered(
-    row: Logits, maxima: Logits, temperature: float, noise: PositionNoise, count: int
-) -> tuple[Ids, Floats]:
+def _best_unfiltered(row: Logits, largest: float, temperature: float, noise: PositionNoise, count: int) -> Ranking:
     """The winner over the whole vocabulary, looking only where it can be.
 
-    A token's logit with the least exponential of its block bounds its score. The best score is Gumbel around the
-    logarithm of the row's mass, so it is rarely much less than that: tokens whose bound reaches a floor a little
-    below are scored, and if `count` of them do reach it, no other token can be among the best.
+    A token's logit with the least exponential of its block bounds its score. The best score is seldom far below
+    the largest logit, so tokens whose bound reaches a floor a little below are scored; if `count` of them do reach
+    it, no other token can be among the best.
     """
-    minima, holders = noise.block_minima(len(maxima))
-    ceilings = -np.log(minima)
-    scaled = maxima.astype(np.float64) / temperature
-    bounds = scaled + ceilings
-    depth = 1.5 * count  # a single winner is lower by 1.5 once in 88 rows: exp(-exp(1.5))
-    floor = scaled.max() + np.log(np.exp(scaled - scaled.max()).sum()) - depth
+    minima, holders = noise.block_minima(block_count(len(row)))
+    floors = np.log(minima)  # minus the noise that no token of the block exceeds
+    depth = 1.5 * count  # the best of any row is lower by 1.5 less than once in 88 times: exp(-exp(1.5))
+    floor = largest / temperature - depth
     while True:
-        ids = block_members(row, np.flatnonzero(bounds >= floor))
-        logits = row[ids].astype(np.float64) / temperature
-        possible = np.flatnonzero(logits + ceilings[block_of(ids)] >= floor)
-        ids, logits = ids[possible], logits[possible]
-        ids, scores = ranked(ids, logits - np.log(noise.member_exponentials(ids, minima, holders)), count)
-        # one part in 10^12 of slack: bound and score round differently
-        if floor == -np.inf or (len(ids) == count and scores[-1] >= floor + 1e-12 * abs(floor)):
-            return ids, scores
+        thresholds = (floor + floors) * temperature
+        # slack for what comparing in float32 rounds
+        ids = reaching(row, (thresholds - 1e-6 * np.abs(thresholds)).astype(np.float32))
+        ids, floor = _thinned(row, ids, floors, floor, temperature)
+        exponentials = noise.member_exponentials(ids, minima, holders)
+        winners = ranked(ids, row[ids].astype(np.float64) / temperature - np.log(exponentials), count)
+        if floor == -np.inf or (len(winners[0]) == count and winners[1][-1] >= floor):
+            return winners
         depth *= 4
-        floor = floor - depth if depth < 1e6 else -np.inf
+        floor = largest / temperature - depth if depth < 1e6 else -np.inf
+
+
+def _thinned(row: Logits, ids: Ids, floors: Floats, floor: float, temperature: float) -> tuple[Ids, float]:
+    """A higher floor where a flat row leaves thousands of candidates, whose best is far above it."""
+    if len(ids) < _MANY or floor == -np.inf:
+        return ids, floor
+    bounds = row[ids].astype(np.float64) / temperature - floors[block_of(ids)]
+    floor = float(np.partition(bounds, len(bounds) - _FEW)[len(bounds) - _FEW])
+    return ids[bounds >= floor], floor
 
 
 def _bias_arrays(params: SamplingParams, vocabulary_size: int) -> tuple[Ids, Logits] | None:
@@ -185,8 +196,8 @@ def _bias_arrays(params: SamplingParams, vocabulary_size: int) -> tuple[Ids, Log
     return ids, np.fromiter(params.logit_bias.values(), np.float32)
 
 
-def _check(largest: np.floating) -> None:
-    if not np.isfinite(largest):
+def _check(largest: float) -> None:
+    if not math.isfinite(largest):
         raise RuntimeUnavailableError(
             f"The model's logits are not numbers (largest: {largest}); "
             "every token may be banned by logit_bias, or the model file is damaged."
