@@ -146,7 +146,7 @@ def _best_in_nucleus(row: Logits, largest: float, params: SamplingParams, noise:
     # with min-p no token outside can win, and the mass inside, less than the row's, is mostly enough to decide
     total = inside if params.min_p > 0 else mass(row, largest, temperature)
     if inside >= params.top_p * total:
-        winner = ranked(ids, _scores(ids, logits, temperature, noise), 1)
+        winner: Ranking = ranked(ids, _scores(ids, logits, temperature, noise), 1)
     else:
         winner = _best_unfiltered(row, largest, temperature, noise, 1)
         masses, logits = weights(row, largest, temperature), row
