@@ -8,6 +8,7 @@ timed; what is left of a round's time is Python: batches, sampling, drafting, wa
 """
 
 import argparse
+import ctypes
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import llama_cpp
 
 from slipstream import Engine, ModelOptions
+from slipstream.core.stats import PHASES
 from slipstream.models import pull, resolve
 from slipstream.runtime.llamacpp.quantize import requantize
 
@@ -31,10 +33,10 @@ PROMPT = "Once upon a time there was a fox who wanted to learn to code in Python
 
 
 class Library:
-    """Adds up the seconds in `llama_decode`, the wait for its result included."""
+    """Adds up the seconds in `llama_decode`, the wait for its result included, by context."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self._seconds: dict[int, float] = {}
         self._decode: Callable[..., int] = llama_cpp.llama_decode
         llama_cpp.llama_decode = self.decode
 
@@ -43,8 +45,18 @@ class Library:
         started = perf_counter()
         result = self._decode(context, batch)
         llama_cpp.llama_synchronize(context)
-        self.seconds += perf_counter() - started
+        key = address(context)
+        self._seconds[key] = self._seconds.get(key, 0.0) + perf_counter() - started
         return result
+
+    def seconds(self, model: Any) -> float:
+        """Seconds in the library for this model so far."""
+        return self._seconds.get(address(model._handles.context), 0.0)
+
+
+def address(context: Any) -> int:
+    """Where a context lives, whatever kind of pointer points to it."""
+    return ctypes.cast(context, ctypes.c_void_p).value or 0
 
 
 def split(
@@ -55,20 +67,25 @@ def split(
     options: dict[str, Any] = {"max_tokens": tokens, "seed": 1, "logprobs": False, **settings}
     with engine.stream(PROMPT, **options) as stream:
         statistics = stream.completion.statistics
-        before, in_library, played, drafted = dict(statistics.seconds), 0.0, 0, 0
+        before: dict[str, float] = {}
+        played, drafted = 0, 0
         for _ in stream:
             if statistics.rounds == played:
                 continue  # another token of the same round
-            parts = {phase: statistics.seconds[phase] - before[phase] for phase in before}
-            parts["library"] = library.seconds - in_library
-            parts["Python"] = sum(statistics.seconds.values()) - sum(before.values()) - parts["library"]
+            now = statistics.seconds | {
+                "target": library.seconds(engine.target),
+                "draft model": library.seconds(engine.draft_model),
+            }
             # the first round also reads the prompt into the draft model, the last ones draft less
-            if played > 0 and statistics.drafted - drafted == num_draft_tokens:
-                for name, seconds in parts.items():
-                    rounds.setdefault(name, []).append(seconds * 1e3)
-            before, in_library, played = dict(statistics.seconds), library.seconds, statistics.rounds
-            drafted = statistics.drafted
-    return {name: median(values) for name, values in rounds.items()} | {"rounds": len(rounds["library"])}
+            if before and statistics.drafted - drafted == num_draft_tokens:
+                parts = {name: 1e3 * (now[name] - before[name]) for name in now}
+                parts["Python"] = sum(parts[phase] for phase in PHASES) - parts["target"] - parts["draft model"]
+                parts["drafting"] = parts["draft"] - parts["draft model"]
+                parts["verifying"] = parts["verify"] - parts["target"]
+                for name, milliseconds in parts.items():
+                    rounds.setdefault(name, []).append(milliseconds)
+            before, played, drafted = now, statistics.rounds, statistics.drafted
+    return {name: median(values) for name, values in rounds.items()} | {"rounds": len(rounds["Python"])}
 
 
 def main() -> None:
@@ -90,9 +107,10 @@ def main() -> None:
             for name, settings in SETTINGS.items():
                 parts = split(engine, library, arguments.num_draft_tokens, arguments.tokens, settings)
                 print(
-                    f"  {name:40} Python {parts['Python']:.3f}   library {parts['library']:.2f}   "
-                    f"(draft {parts['draft']:.2f}, verify {parts['verify']:.2f}, sample {parts['sample']:.3f}, "
-                    f"other {parts['other']:.3f}; {parts['rounds']:.0f} rounds)"
+                    f"  {name:40} Python {parts['Python']:.3f} (drafting {parts['drafting']:.3f}, verifying "
+                    f"{parts['verifying']:.3f}, sampling {parts['sample']:.3f}, other {parts['other']:.3f})   "
+                    f"target {parts['target']:.1f}, draft model {parts['draft model']:.1f}   "
+                    f"medians of {parts['rounds']:.0f} rounds"
                 )
 
 

@@ -35,6 +35,7 @@ _SHIFTS: Final = tuple(np.uint64(bits) for bits in (30, 27, 31, 12))
 _MEMBER_MASK: Final = np.uint64(BLOCK_MEMBERS - 1)
 _BLOCK_COUNTER: Final = 2**62
 """Counters of blocks begin here, those of token ids at 0."""
+_KEPT_POSITIONS: Final = 64
 _UNIT: Final = 2.0**-52
 
 UInts = NDArray[np.uint64]
@@ -70,10 +71,11 @@ _MEMBER_OFFSETS: Final = np.arange(BLOCK_MEMBERS, dtype=np.int64) * BLOCK_COLUMN
 class PositionNoise:
     """The noise of one position; made by `Noise.at`."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_blocks", "_keys")
 
     def __init__(self, key: bytes) -> None:
         self._keys = np.frombuffer(key, np.uint64)
+        self._blocks: tuple[Floats, Ids] | None = None
 
     def _hash(self, steps: UInts) -> UInts:
         """SplitMix64 (Steele, Lea, Flood 2014) from a keyed start, with a second key inside the finaliser.
@@ -91,10 +93,12 @@ class PositionNoise:
 
     def block_minima(self, count: int) -> tuple[Floats, Ids]:
         """For the first `count` blocks: the least exponential, and the member that holds it; all others' are larger."""
-        hashes = self._hash(_block_steps(count))
-        minima = _exponential(hashes)
-        minima *= 1.0 / BLOCK_MEMBERS
-        return minima, _holder(hashes)
+        if self._blocks is None or len(self._blocks[0]) != count:
+            hashes = self._hash(_block_steps(count))
+            minima = _exponential(hashes)
+            minima *= 1.0 / BLOCK_MEMBERS
+            self._blocks = minima, _holder(hashes)
+        return self._blocks
 
     def exponential(self, ids: Ids) -> Floats:
         """[n] Exp(1) of each token id."""
@@ -153,13 +157,23 @@ class Noise:
     choice: index of the completion when one prompt is answered several times (`n > 1`)
     """
 
-    __slots__ = ("choice", "seed")
+    __slots__ = ("_recent", "choice", "seed")
 
     def __init__(self, seed: int, choice: int = 0) -> None:
         self.seed = int(seed) % 2**64
         self.choice = choice
+        self._recent: dict[int, PositionNoise] = {}
 
     def at(self, position: int) -> PositionNoise:
-        """The noise that chooses the token at this absolute position of the sequence."""
-        name = struct.pack("<QQQ", self.seed, self.choice, position)
-        return PositionNoise(hashlib.blake2b(name, digest_size=16, person=b"slipstream noise").digest())
+        """The noise that chooses the token at this absolute position of the sequence.
+
+        The last positions are kept: a drafter asks first, the target's verification soon after.
+        """
+        noise = self._recent.get(position)
+        if noise is None:
+            if len(self._recent) >= _KEPT_POSITIONS:
+                self._recent.clear()
+            name = struct.pack("<QQQ", self.seed, self.choice, position)
+            key = hashlib.blake2b(name, digest_size=16, person=b"slipstream noise").digest()
+            noise = self._recent[position] = PositionNoise(key)
+        return noise

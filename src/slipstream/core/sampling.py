@@ -81,6 +81,8 @@ class Sampler:
         """
         with self._history.extended(prefix if self.params.has_penalties else ()):
             row = self._processed(row)
+        if count == 1 and self.params.temperature == 0:
+            return _greedy_proposal(row)
         ids, scores = best(row, self._draft_params, self._noise.at(position), max(count, 2))
         margin = float(scores[0] - scores[1]) if len(scores) > 1 else np.inf
         return Proposal(ids[:count].tolist(), margin)
@@ -95,6 +97,13 @@ class Sampler:
         if self.params.has_penalties:
             self._history.penalise(row, self.params)
         return row
+
+
+def _greedy_proposal(row: Logits) -> Proposal:
+    """The largest logit and its lead, in three passes."""
+    token = int(row.argmax())
+    others = [part.max() for part in (row[:token], row[token + 1 :]) if len(part)]
+    return Proposal([token], float(row[token] - max(others)) if others else math.inf)
 
 
 def log_probability(row: Logits, token: int) -> float:
