@@ -6,7 +6,7 @@ without touching it, and the tests drive the engine with a table-driven model.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,6 +187,7 @@ class Requirements:
     top_rows: int = 0
 
 
+@runtime_checkable
 class Drafter(Protocol):
     """Proposes tokens. Nothing it does can change which tokens come out, only how many rounds they take."""
 

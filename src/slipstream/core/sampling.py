@@ -83,7 +83,7 @@ class Sampler:
             row = self._processed(row)
         if count == 1 and self.params.temperature == 0:
             return _greedy_proposal(row)
-        ids, scores = best(row, self._draft_params, self._noise.at(position), max(count, 2))
+        ids, scores = best(row, self._draft_params, self._noise.at(position), max(count, 2), exact=count)
         margin = float(scores[0] - scores[1]) if len(scores) > 1 else np.inf
         return Proposal(ids[:count].tolist(), margin)
 
@@ -114,17 +114,18 @@ def log_probability(row: Logits, token: int) -> float:
     return float(row[token]) - float(largest) - float(np.log(mass))
 
 
-def best(row: Logits, params: SamplingParams, noise: PositionNoise, count: int) -> Ranking:
+def best(row: Logits, params: SamplingParams, noise: PositionNoise, count: int, *, exact: int | None = None) -> Ranking:
     """The `count` largest of log p + G and their scores, largest first, ties by the lowest id.
 
     Scores are exact up to one constant (log p is not normalised). Fewer come back where filters leave fewer.
+    exact: how many must be the largest; those after them are then merely large, which is cheaper
     """
     largest = float(row.max())
     _check(largest)
     if params.temperature == 0:
         return ranked(*top(row, count), count)
     if not params.has_filters:
-        return _best_unfiltered(row, largest, params.temperature, noise, count)
+        return _best_unfiltered(row, largest, params.temperature, noise, count, exact or count)
     if count == 1 and params.top_p < 1 and params.top_k == 0:
         winner = _best_in_nucleus(row, largest, params, noise)
         if winner is not None:
@@ -157,22 +158,24 @@ def _best_in_nucleus(row: Logits, largest: float, params: SamplingParams, noise:
     if inside >= params.top_p * total:
         winner: Ranking = ranked(ids, _scores(ids, logits, temperature, noise), 1)
     else:
-        winner = _best_unfiltered(row, largest, temperature, noise, 1)
+        winner = _best_unfiltered(row, largest, temperature, noise, 1, 1)
         masses, logits = weights(row, largest, temperature), row
     above = float(np.multiply(masses, logits > row[winner[0][0]]).sum())
     return winner if above < params.top_p * total else None
 
 
-def _best_unfiltered(row: Logits, largest: float, temperature: float, noise: PositionNoise, count: int) -> Ranking:
+def _best_unfiltered(
+    row: Logits, largest: float, temperature: float, noise: PositionNoise, count: int, exact: int
+) -> Ranking:
     """The winner over the whole vocabulary, looking only where it can be.
 
     A token's logit with the least exponential of its block bounds its score. The best score is seldom far below
-    the largest logit, so tokens whose bound reaches a floor a little below are scored; if `count` of them do reach
+    the largest logit, so tokens whose bound reaches a floor a little below are scored; if `exact` of them do reach
     it, no other token can be among the best.
     """
     minima, holders = noise.block_minima(block_count(len(row)))
     floors = np.log(minima)  # minus the noise that no token of the block exceeds
-    depth = 1.5 * count  # the best of any row is lower by 1.5 less than once in 88 times: exp(-exp(1.5))
+    depth = 1.5 * exact  # the best of any row is lower by 1.5 less than once in 88 times: exp(-exp(1.5))
     floor = largest / temperature - depth
     while True:
         thresholds = (floor + floors) * temperature
@@ -181,7 +184,7 @@ def _best_unfiltered(row: Logits, largest: float, temperature: float, noise: Pos
         ids, floor = _thinned(row, ids, floors, floor, temperature)
         exponentials = noise.member_exponentials(ids, minima, holders)
         winners = ranked(ids, row[ids].astype(np.float64) / temperature - np.log(exponentials), count)
-        if floor == -np.inf or (len(winners[0]) == count and winners[1][-1] >= floor):
+        if floor == -np.inf or (len(winners[0]) >= exact and winners[1][exact - 1] >= floor):
             return winners
         depth *= 4
         floor = largest / temperature - depth if depth < 1e6 else -np.inf

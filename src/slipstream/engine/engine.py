@@ -12,7 +12,15 @@ from slipstream.core.protocols import Drafter, Model, Policy
 from slipstream.core.sampling import Sampler
 from slipstream.draft import NoDrafter
 from slipstream.engine.completion import Completion
-from slipstream.engine.loading import DraftSpec, ModelOptions, load_drafter, load_model, sampling_defaults
+from slipstream.engine.loading import (
+    DraftPlan,
+    DraftSpec,
+    ModelOptions,
+    load_drafter,
+    load_model,
+    plan_draft,
+    sampling_defaults,
+)
 from slipstream.engine.options import GenerationOptions, Message, Prompt, sampling_params
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.stream import Batch, Generation, Stream
@@ -72,7 +80,8 @@ class Engine:
         """Load a target and its drafter.
 
         model:            a path, a short name or `hf:owner/repo/file.gguf` (docs/models.md)
-        draft:            None or "none", "suffix", a model as above, or "suffix+" and a model
+        draft:            None or "none", "suffix", a model as above, "suffix+" and a model, or a `Drafter` of your
+                          own, which the engine closes when it is closed
         num_draft_tokens: draft length, 0 to 64
         fetch:            download a known model that is not here yet
 
@@ -82,9 +91,13 @@ class Engine:
         policy = FixedLength(num_draft_tokens)
         path = resolve(str(model), fetch=fetch)
         header = read_model_header(path)
+        if not (draft is None or isinstance(draft, str | Path | Drafter)):
+            raise UsageError(f"draft must be a name, a path or a Drafter, not {type(draft).__name__}.")
+        own = draft if isinstance(draft, Drafter) else None
+        plan = DraftPlan() if own else plan_draft(str(draft or "none"), header)
         target = load_model(path, options, options.gpu_layers)
         try:
-            drafter = load_drafter(draft, target, header, options)
+            drafter = own or load_drafter(plan, target, options)
         except BaseException:
             target.close()
             raise

@@ -7,11 +7,10 @@ from typing import Any, Literal
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Drafter, Model
 from slipstream.draft import CombinedDrafter, ModelDrafter, NoDrafter, SuffixDrafter
-from slipstream.errors import UsageError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
 from slipstream.runtime import load_llamacpp
 
-DraftSpec = str | Path | None
+DraftSpec = str | Path | Drafter | None
 GpuLayers = int | Literal["auto", "all"]
 
 
@@ -50,27 +49,43 @@ def load_model(path: Path, options: ModelOptions, gpu_layers: GpuLayers) -> Mode
     )
 
 
-def load_drafter(spec: DraftSpec, target: Model, target_header: GgufHeader, options: ModelOptions) -> Drafter:
-    """The drafter that `spec` names: none, suffix, a model, or suffix+model."""
-    kind, _, model = str(spec or "none").partition("+")
-    if kind == "none" and not model:
-        return NoDrafter()
-    if kind != "suffix":
-        if model:
-            raise UsageError(f"--draft {spec}: only suffix can be combined; write suffix+PATH.")
-        return _load_model_drafter(str(spec), target, target_header, options)
-    if not model:
-        return SuffixDrafter()
-    return CombinedDrafter(SuffixDrafter(), _load_model_drafter(model, target, target_header, options))
+@dataclass(frozen=True, slots=True)
+class DraftPlan:
+    """What `--draft` asks for, checked as far as headers tell.
+
+    suffix: whether the suffix drafter takes part
+    model:  the draft model's header, None without one
+    shared: ids below this mean the same to both models
+    """
+
+    suffix: bool = False
+    model: GgufHeader | None = None
+    shared: int = 0
 
 
-def _load_model_drafter(name: str, target: Model, target_header: GgufHeader, options: ModelOptions) -> ModelDrafter:
-    """Compare the vocabularies before any weights are read, then load."""
-    path = resolve(name)
-    usable = compare(Vocabulary.from_header(target_header), Vocabulary.from_header(read_model_header(path)))
-    # the draft must follow wherever the target goes
-    options = replace(options, context_length=target.context_length)
-    return ModelDrafter(load_model(path, options, options.draft_gpu_layers), usable_size=usable)
+def plan_draft(spec: str, target: GgufHeader) -> DraftPlan:
+    """Read a draft specification and compare the vocabularies, before any weights are loaded."""
+    if spec in ("none", "suffix"):
+        return DraftPlan(suffix=spec == "suffix")
+    suffix = spec.startswith("suffix+")
+    model = read_model_header(resolve(spec.removeprefix("suffix+")))
+    shared = compare(Vocabulary.from_header(target), Vocabulary.from_header(model))
+    return DraftPlan(suffix, model, shared)
+
+
+def load_drafter(plan: DraftPlan, target: Model, options: ModelOptions) -> Drafter:
+    """Load what was planned."""
+    if plan.model is None:
+        return SuffixDrafter() if plan.suffix else NoDrafter()
+    # the draft should follow wherever the target goes, as far as it was trained to
+    length = min(target.context_length, plan.model.context_length or target.context_length)
+    model = load_model(plan.model.path, replace(options, context_length=length), options.draft_gpu_layers)
+    try:
+        drafter = ModelDrafter(model, usable_size=plan.shared)
+    except BaseException:
+        model.close()
+        raise
+    return CombinedDrafter(SuffixDrafter(), drafter) if plan.suffix else drafter
 
 
 def sampling_defaults(header: GgufHeader) -> SamplingParams:
