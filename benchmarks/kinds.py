@@ -22,8 +22,7 @@ from slipstream import Completion, Engine, ModelOptions
 from slipstream.core.protocols import Drafter
 from slipstream.draft import ModelDrafter, NoDrafter, SuffixDrafter
 from slipstream.models import read_header, resolve
-from slipstream.runtime import load_llamacpp
-from slipstream.runtime.llamacpp.quantize import requantize
+from slipstream.runtime import load_llamacpp, requantize
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 LOOPING = 1 / 3
@@ -64,9 +63,7 @@ def run_prompt(engine: Engine, drafters: dict[str, Drafter], prompt: str, tokens
     plain = answers["off"][0].tokens
     differing = [name for name, completions in answers.items() if completions[0].tokens != plain]
     if differing:
-        print(
-            f"  other ids with {', '.join(differing)}: a near-tie (benchmarks quote this, tests measure it): {prompt[:50]!r}"
-        )
+        print(f"  other ids with {', '.join(differing)} (a near-tie, see docs/llamacpp.md): {prompt[:50]!r}")
     if repeated_share(plain) > LOOPING:
         print(f"  left out, the answer loops: {prompt[:50]!r}")
         return {}

@@ -28,8 +28,7 @@ from slipstream.core.stats import PHASES
 from slipstream.draft import ModelDrafter
 from slipstream.models import resolve
 from slipstream.policy import FixedLength
-from slipstream.runtime import load_llamacpp
-from slipstream.runtime.llamacpp.quantize import requantize
+from slipstream.runtime import load_llamacpp, requantize
 
 SETTINGS: dict[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0},

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from slipstream import Engine
-from slipstream.core.protocols import Growth
-from slipstream.draft import BaseDrafter
+from slipstream.draft import BaseDrafter, Growth
 
 MAX_TOKENS = int(sys.argv[1]) if len(sys.argv) > 1 else 100
 QUESTION = """Repeat these lines:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from slipstream import Engine
 from slipstream.models import pull
-from slipstream.runtime.llamacpp import requantize
+from slipstream.runtime import requantize
 
 MAX_TOKENS = int(sys.argv[1]) if len(sys.argv) > 1 else 60
 PROMPT = [{"role": "user", "content": "Write a short story about a fox, a crow and a piece of cheese."}]

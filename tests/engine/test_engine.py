@@ -1,6 +1,5 @@
 """The engine on a model without weights: exact, clean after every ending, and honest in its figures."""
 
-import gc
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from slipstream import Engine
 from slipstream.core.params import SamplingParams
-from slipstream.core.protocols import Drafter, Growth
+from slipstream.core.protocols import Capabilities, Drafter, Growth
 from slipstream.core.tree import ROOT
 from slipstream.draft import CombinedDrafter, ModelDrafter, NoDrafter, SuffixDrafter
 from slipstream.draft.base import BaseDrafter
@@ -192,7 +191,6 @@ def test_two_hundred_generations_with_random_endings_leak_nothing(drafter: str) 
             stream.close()
         else:
             del stream  # a caller who just walks away
-            gc.collect()
     assert engine.generate([0, 1, 2, 3] * 4, seed=5, max_tokens=20).tokens == expected
     assert not getattr(engine.drafter, "_slots", None)
     assert not getattr(engine.drafter, "_indices", None)
@@ -341,3 +339,31 @@ def test_a_drafter_gets_its_end_for_each_begin() -> None:
     with pytest.raises(ValueError):
         engine.generate([0, 1])
     assert drafter.begun == drafter.ended == 3
+
+
+class Rogue(BaseDrafter):
+    name = "rogue"
+
+    def __init__(self, *tokens: int, branch: bool = False) -> None:
+        self.tokens, self.branch = tokens, branch
+
+    def extend(self, frontier: object) -> None:
+        for _, draft, _limit in frontier:  # type: ignore[attr-defined]
+            for token in self.tokens:
+                draft.add(token, ROOT if self.branch else len(draft) - 1, source=self.name)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "says"),
+    [
+        (Rogue(6), "rogue proposed a token id outside 0 to 5"),
+        (Rogue(-1), "rogue proposed a token id outside 0 to 5"),
+        (Rogue(0, 1, 2, 3, 4), "rogue added more than the 4 tokens"),
+        (Rogue(0, 1, branch=True), "rogue proposed a tree"),
+    ],
+)
+def test_a_drafter_that_breaks_the_rules_is_named(drafter: Rogue, says: str) -> None:
+    target = FakeModel(SmallVocabulary(6))
+    target.capabilities = Capabilities(trees=False)
+    with pytest.raises(UsageError, match=says):
+        Engine(target, drafter, FixedLength(4)).generate([0, 1, 2], max_tokens=20)

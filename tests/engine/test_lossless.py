@@ -20,8 +20,7 @@ from slipstream.core.verify import Commit, Verdict, walk
 from slipstream.draft import CombinedDrafter, ModelDrafter, NoDrafter, SuffixDrafter
 from slipstream.models import ChatTemplate, read_model_header
 from slipstream.policy import FixedLength
-from slipstream.runtime import load_llamacpp
-from slipstream.runtime.llamacpp.quantize import requantize
+from slipstream.runtime import load_llamacpp, requantize
 from tests.core.reference import distribution
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]

@@ -1,9 +1,10 @@
 """Drafters: one file each. Nothing here can change which tokens come out."""
 
+from slipstream.core.protocols import Growth
 from slipstream.draft.base import BaseDrafter
 from slipstream.draft.combined import CombinedDrafter
 from slipstream.draft.draft_model import ModelDrafter
 from slipstream.draft.none import NoDrafter
 from slipstream.draft.suffix import SuffixDrafter
 
-__all__ = ["BaseDrafter", "CombinedDrafter", "ModelDrafter", "NoDrafter", "SuffixDrafter"]
+__all__ = ["BaseDrafter", "CombinedDrafter", "Growth", "ModelDrafter", "NoDrafter", "SuffixDrafter"]

@@ -11,12 +11,13 @@ from slipstream.core.stats import Clock, RoundRecord
 from slipstream.core.tree import Draft
 from slipstream.core.verify import Verdict, walk
 from slipstream.engine.sequence import Sequence
+from slipstream.errors import UsageError
 
 
 def play_round(target: Model, sequences: Several[Sequence], drafter: Drafter, policy: Policy) -> list[Verdict]:
     """Advance every sequence by at least one token. A session changes only after its sequence was verified."""
     clock = Clock()
-    drafts = policy.choose(propose(drafter, sequences, policy))
+    drafts = policy.choose(propose(target, drafter, sequences, policy))
     clock.lap("draft")
     rows = target.forward([_segment(s, draft) for s, draft in zip(sequences, drafts, strict=True)])
     clock.lap("verify")
@@ -34,7 +35,7 @@ def play_round(target: Model, sequences: Several[Sequence], drafter: Drafter, po
     return verdicts
 
 
-def propose(drafter: Drafter, sequences: Several[Sequence], policy: Policy) -> list[Draft]:
+def propose(target: Model, drafter: Drafter, sequences: Several[Sequence], policy: Policy) -> list[Draft]:
     """Let the drafter grow a draft for every sequence, as long as the policy finds a step worth its time."""
     drafts = [Draft() for _ in sequences]
     growing = [Growth(s, draft, 0) for s, draft in zip(sequences, drafts, strict=True)]
@@ -42,7 +43,22 @@ def propose(drafter: Drafter, sequences: Several[Sequence], policy: Policy) -> l
         sizes = [len(growth.draft) for growth in frontier]
         drafter.extend(frontier)
         growing = [growth for growth, size in zip(frontier, sizes, strict=True) if len(growth.draft) > size]
+        for growth, size in zip(frontier, sizes, strict=True):
+            _check_growth(growth, size, drafter, target)
     return drafts
+
+
+def _check_growth(growth: Growth, size: int, drafter: Drafter, target: Model) -> None:
+    """A drafter is anybody's code; what the target can not compute is refused by name."""
+    draft = growth.draft
+    if len(draft) > size + growth.limit:
+        raise UsageError(f"The drafter {drafter.name} added more than the {growth.limit} tokens it was allowed.")
+    if not all(0 <= token < target.vocabulary.size for token in draft.tokens[size:]):
+        raise UsageError(f"The drafter {drafter.name} proposed a token id outside 0 to {target.vocabulary.size - 1}.")
+    if not (target.capabilities.trees or draft.is_chain):
+        raise UsageError(
+            f"The drafter {drafter.name} proposed a tree, but the {target.runtime} runtime takes chains only."
+        )
 
 
 def _limited(growth: Growth, drafter: Drafter, policy: Policy) -> Growth:

@@ -1,6 +1,7 @@
 """Generations that are running: one as a stream of tokens, several as a batch."""
 
 from collections.abc import Generator, Iterator
+from threading import Event
 from time import perf_counter
 from types import TracebackType
 
@@ -100,10 +101,9 @@ class Stream:
 
     def __init__(self, batch: Batch, generation: Generation) -> None:
         self.completion = generation.completion
-        self._batch = batch
-        self._generation = generation
-        self._cancelled = False
-        self._tokens = self._generate()
+        self._cancelled = Event()
+        # The generator does not know the stream, so a caller who walks away drops both and all is given back.
+        self._tokens = _generate(batch, generation, self._cancelled)
 
     def __iter__(self) -> Iterator[Token]:
         return self
@@ -121,19 +121,20 @@ class Stream:
 
     def cancel(self) -> None:
         """End the generation before its next round; may be called from a signal handler or another thread."""
-        self._cancelled = True
+        self._cancelled.set()
 
     def close(self) -> None:
         """End the generation now. What was generated stays in `completion`."""
         self._tokens.close()
 
-    def _generate(self) -> Generator[Token, None, None]:
-        try:
-            for _ in self._batch.prefill(self._generation):
-                if self._cancelled:
-                    return
-            while not (self._batch.finished or self._cancelled):
-                for tokens in self._batch.play_round():
-                    yield from tokens
-        finally:
-            self._batch.close()
+
+def _generate(batch: Batch, generation: Generation, cancelled: Event) -> Generator[Token, None, None]:
+    try:
+        for _ in batch.prefill(generation):
+            if cancelled.is_set():
+                return
+        while not (batch.finished or cancelled.is_set()):
+            for tokens in batch.play_round():
+                yield from tokens
+    finally:
+        batch.close()

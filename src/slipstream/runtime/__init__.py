@@ -3,6 +3,6 @@
 Importing this package loads no inference library; the first `load_*` call does.
 """
 
-from slipstream.runtime.llamacpp import devices, load_llamacpp
+from slipstream.runtime.llamacpp import devices, load_llamacpp, requantize
 
-__all__ = ["devices", "load_llamacpp"]
+__all__ = ["devices", "load_llamacpp", "requantize"]
