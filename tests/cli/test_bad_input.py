@@ -116,8 +116,25 @@ def test_a_mistyped_drafter_names_the_nearest(cli: Cli, tiny: Path) -> None:
     assert_sentence(cli("run", "-m", tiny, "hi", "-d", "sufix"), 2, "--draft", "did you mean suffix?")
 
 
-def test_only_suffix_can_be_combined(cli: Cli, tiny: Path) -> None:
-    assert_sentence(cli("run", "-m", tiny, "hi", "-d", f"magic+{tiny}"), 2, "only suffix can be combined")
+@pytest.mark.parametrize("spec", ["magic+{tiny}", "none+x", "sufix+x"])
+def test_only_suffix_can_be_combined(cli: Cli, tiny: Path, spec: str) -> None:
+    result = cli("run", "-m", tiny, "hi", "-d", spec.format(tiny=tiny))
+    assert_sentence(result, 2, "suffix+MODEL", "only suffix can be combined")
+
+
+@pytest.mark.parametrize("spec", ["suffix+", "suffix+none", "suffix+suffix", "suffix+suffix+x"])
+def test_suffix_is_combined_with_a_model(cli: Cli, tiny: Path, spec: str) -> None:
+    assert_sentence(cli("run", "-m", tiny, "hi", "-d", spec), 2, f"{spec} names no model after the plus sign")
+
+
+@pytest.mark.parametrize("spec", ["", " "])
+def test_an_empty_drafter_says_what_there_is(cli: Cli, tiny: Path, spec: str) -> None:
+    assert_sentence(cli("run", "-m", tiny, "hi", "-d", spec), 2, "none, suffix, MODEL or suffix+MODEL")
+
+
+@pytest.mark.parametrize("spec", ["suffix+q8", "suffix+no", "suffix+x"])
+def test_what_follows_suffix_is_a_model_s_name(cli: Cli, tiny: Path, spec: str) -> None:
+    assert_sentence(cli("run", "-m", tiny, "hi", "-d", spec), 1, f"no model called '{spec[7:]}'")
 
 
 def test_an_unknown_model_names_the_nearest(cli: Cli) -> None:

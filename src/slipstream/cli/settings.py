@@ -151,10 +151,9 @@ class Settings:
 
     @property
     def drafter(self) -> str:
-        """What `--draft` and `--speculation` come to. Raises UsageError for a slip of the pen."""
-        meant = difflib.get_close_matches(self.draft, ("none", "suffix"), 1, 0.7)
-        if meant and self.draft != meant[0] and not Path(self.draft).exists():
-            raise UsageError(f"--draft must be none, suffix, MODEL or suffix+MODEL; did you mean {meant[0]}?")
+        """What `--draft` and `--speculation` come to. Raises UsageError for what can be no drafter."""
+        if self.draft not in ("none", "suffix") and not (self.draft and Path(self.draft).exists()):
+            _check_drafter(self.draft)
         return "none" if self.speculation == "off" else self.draft
 
     def model_options(self) -> "ModelOptions":
@@ -209,6 +208,22 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     del command.__wrapped__  # or its signature would be taken for this one's
     return command
+
+
+def _check_drafter(spec: str) -> None:
+    """Refuse slips of the pen and impossible combinations; whether there is such a model is seen later."""
+    forms = "--draft must be none, suffix, MODEL or suffix+MODEL"
+    if not spec.strip():
+        raise UsageError(f"{forms}, not empty.")
+    first, plus, rest = spec.partition("+")
+    if not plus:
+        if meant := difflib.get_close_matches(spec, ("none", "suffix"), 1, 0.7):
+            raise UsageError(f"{forms}; did you mean {meant[0]}?")
+    elif first == "suffix":
+        if rest in ("", "none", "suffix") or rest.startswith("suffix+"):
+            raise UsageError(f"{forms}; {spec} names no model after the plus sign.")
+    elif first.isalnum():  # paths and the hub's names may have plus signs in them
+        raise UsageError(f"{forms}, not {spec}: only suffix can be combined, and only with a model.")
 
 
 def _layers(option: str, value: str) -> int | Literal["auto", "all"]:
