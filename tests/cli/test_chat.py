@@ -61,6 +61,11 @@ def test_a_seed_and_a_system_text_can_be_set(cli: Cli, fake: FakeModel) -> None:
     assert "System text: be brief" in changed.err
 
 
+def test_a_seed_that_is_set_after_a_second_answer_is_used_as_it_is(cli: Cli, fake: FakeModel) -> None:
+    result = cli("chat", *LIMIT, stdin="hello\n/regenerate\n/seed 40\nmore\n")
+    assert [int(seed) for seed in re.findall(r"seed (\d+)", result.err)] == [5, 6, 40]
+
+
 def test_a_conversation_that_outgrows_the_context_says_so_and_goes_on(cli: Cli, fake: FakeModel) -> None:
     result = cli("chat", *LIMIT, stdin="".join(f"turn {number}\n" for number in range(12)))
     assert result.code == 0
@@ -97,6 +102,7 @@ def test_help_lists_every_command(cli: Cli, fake: FakeModel) -> None:
         ("/saev x", "did you mean /save?"),
         ("/xyzzy", "/help lists them all."),
         ("/seed many", "whole number"),
+        ("/seed 99999999999999999999999999", "fits 64 bits"),
         ("/save", "Name a file"),
         ("/regenerate", "no answer yet"),
     ],

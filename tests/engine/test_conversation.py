@@ -246,6 +246,34 @@ def test_an_answer_that_cannot_be_generated_again_stays() -> None:
     assert [turn.text for turn in chat.turns] == ["hello"]
 
 
+def test_a_failed_second_answer_does_not_use_up_a_seed() -> None:
+    chat = conversation(seed=11)
+    answer(chat, "hello")
+    with pytest.raises(UsageError, match="max_tokens"):
+        chat.regenerate(max_tokens=0)
+    assert chat.regenerate(max_tokens=12).completion.seed == 12
+
+
+def test_a_new_seed_is_used_as_it_is() -> None:
+    chat = conversation(context_length=100, seed=11)
+    answer(chat, "hello")
+    chat.regenerate(max_tokens=12).close()
+    chat.seed = 30
+    assert answer(chat, "more").seed == 30
+    assert chat.regenerate(max_tokens=12).completion.seed == 31
+    while not chat.forgotten:
+        answer(chat, "much more")
+    chat.seed = 50
+    assert answer(chat, "on").seed == 50
+
+
+def test_an_impossible_seed_is_refused_at_once_and_the_old_one_stays() -> None:
+    chat = conversation(seed=11)
+    with pytest.raises(UsageError, match="fits 64 bits"):
+        chat.seed = 10**25
+    assert answer(chat, "hello").seed == 11
+
+
 def test_a_seed_for_one_turn_is_that_turns_own() -> None:
     chat = conversation(seed=11)
     assert answer(chat, "hello", seed=5).seed == 5

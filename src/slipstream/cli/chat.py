@@ -131,10 +131,11 @@ class Chat:
 
     def seed(self, text: str) -> None:
         try:
-            self.conversation.seed = int(text)
+            seed = int(text)
         except ValueError:
             raise UsageError(f"/seed wants a whole number, not {text!r}.") from None
-        terminal.say(f"Seed {text} from the next answer on.")
+        self.conversation.seed = seed
+        terminal.say(f"Seed {seed} from the next answer on.")
 
 
 class Command(NamedTuple):

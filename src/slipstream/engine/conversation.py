@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Unpack
 
+from slipstream.core.params import SamplingParams
 from slipstream.engine.completion import Completion
 from slipstream.engine.engine import Engine
 from slipstream.engine.options import GenerationOptions, Message
@@ -58,13 +59,29 @@ class Conversation:
         self.engine = engine
         self.system = system
         self.think = think
-        self.seed = secrets.randbits(32) if seed is None else seed
         self.turns: list[Turn] = []
         self.notice: str | None = None
         self.forgotten = 0
         """How many of the oldest turns the model no longer sees."""
         self._retries = 0
+        self._origin: int | None = None
+        """The step at which the seed was used first; None before the first answer with it."""
+        self.seed = secrets.randbits(32) if seed is None else seed
         self._stream: Stream | None = None
+
+    @property
+    def seed(self) -> int:
+        """The noise of the next answer, if nothing calls for the next seed. Set it at any time.
+
+        Raises UsageError for a number that does not fit 64 bits; the old seed stays then.
+        """
+        return self._seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        SamplingParams(seed=seed)
+        self._seed = seed
+        self._origin = None
 
     def ask(self, text: str, **options: Unpack[GenerationOptions]) -> Stream:
         """Say something; the stream is the answer. What was generated of it belongs to the conversation.
@@ -73,9 +90,13 @@ class Conversation:
         """
         self._settle()
         forgotten, prompt, opened = self._fitting(text, options.get("max_tokens"))
+        origin = self._origin
         if options.get("seed") is None:
-            options["seed"] = _next_seed(self.seed, forgotten + self._retries)
+            step = forgotten + self._retries
+            origin = step if origin is None else origin
+            options["seed"] = _next_seed(self.seed, step - origin)
         stream = self.engine.stream(prompt, **options)
+        self._origin = origin
         self.notice = self._explain(forgotten - self.forgotten)
         self.forgotten = forgotten
         self.turns.append(Turn(text, stream.completion, opened))
@@ -87,6 +108,7 @@ class Conversation:
         self._settle()
         if not self.turns:
             raise UsageError("There is no answer yet that could be generated again.")
+        before = self.forgotten, self._retries
         last = self.turns.pop()
         self.forgotten = min(self.forgotten, len(self.turns))
         self._retries += 1
@@ -94,6 +116,7 @@ class Conversation:
             return self.ask(last.text, **options)
         except BaseException:
             self.turns.append(last)
+            self.forgotten, self._retries = before
             raise
 
     def clear(self) -> None:
@@ -101,6 +124,7 @@ class Conversation:
         self._settle()
         self.turns.clear()
         self.forgotten = self._retries = 0
+        self._origin = None
         self.notice = None
 
     def messages(self, first: int = 0) -> list[Message]:
