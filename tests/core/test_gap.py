@@ -42,5 +42,21 @@ def test_what_no_small_change_flips_has_the_largest_gap() -> None:
     assert gap([100.0, 0.0], SamplingParams(temperature=0, seed=1), 1) == LARGEST
 
 
+def test_only_the_other_token_counts_not_just_any() -> None:
+    """The two largest all but tie, yet the third was chosen elsewhere: that is no near-tie."""
+    assert gap([10.0, 9.99, -50.0], SamplingParams(temperature=0, seed=1), 2) > LARGEST / 2
+
+
+def test_a_token_pushed_out_of_the_nucleus_has_a_small_gap() -> None:
+    """The choice stands at the border of top-p: others rise, it falls out, and the next best score wins."""
+    logits = np.log(np.array([0.5, 0.3999, 0.1001]))
+    for seed in range(200):
+        scores = logits + Noise(seed).at(5).gumbel(np.arange(3))
+        if scores.argmax() == 1 and scores[0] > scores[2]:
+            break
+    params = SamplingParams(temperature=1.0, top_p=0.5001, min_p=0.0, seed=seed)
+    assert gap(logits.tolist(), params, 0) < 0.001
+
+
 def test_no_gap_where_the_row_already_says_the_other() -> None:
     assert gap([0.0, 1.0], SamplingParams(temperature=0, seed=1), 1) == 0.0

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from slipstream import Engine, SamplingParams
+from slipstream import Completion, Engine, SamplingParams
 from slipstream.core.gap import decision_gap
 from slipstream.core.protocols import Drafter, Model, Rows, Segment, StopRule
 from slipstream.core.sampling import Sampler
@@ -102,13 +102,24 @@ def test_the_same_ids_with_speculation_on_and_off(
     assert len(partings) <= len(PROMPTS) * 3 // 4, "near-ties are rare; this many are something else"
 
 
-def parting_gap(engine: Engine, plain, fast, options: dict[str, float]) -> float:  # type: ignore[no-untyped-def]
-    """The gap of the first decision in which two completions differ, on the row of plain decoding."""
+def parting_gap(engine: Engine, plain: Completion, fast: Completion, options: dict[str, float]) -> float:
+    """The gap of the first decision in which two completions differ, on a row computed for one token alone.
+
+    That row may give either of the two tokens; the gap is that of the one it does not give.
+    """
     index = next(i for i, pair in enumerate(zip(plain.tokens, fast.tokens, strict=False)) if pair[0] != pair[1])
     history = [*plain.prompt_tokens, *plain.tokens[:index]]
     sampler = Sampler(SamplingParams(**options), engine.target.vocabulary.size, history)  # type: ignore[arg-type]
     row = with_row(engine.target, history)
-    return min(decision_gap(row, sampler, len(history), other) for other in (plain.tokens[index], fast.tokens[index]))
+    return max(decision_gap(row, sampler, len(history), one.tokens[index]) for one in (plain, fast))
+
+
+def test_a_wrong_token_is_no_near_tie(engine: Engine) -> None:
+    """The measure that excuses near-ties must not excuse a mistake."""
+    engine.drafter = NoDrafter()
+    plain = engine.generate("The capital of France is", max_tokens=4, temperature=0)
+    wrong = Completion(plain.prompt_tokens, tokens=[plain.tokens[0], (plain.tokens[1] + 1) % 49152])
+    assert parting_gap(engine, plain, wrong, {"temperature": 0, "seed": 7}) > ALLOWED_GAP
 
 
 def with_row(model: Model, tokens: list[int]) -> NDArray[np.float32]:

@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,3 +132,20 @@ def test_devices_are_those_that_hold_layers(monkeypatch: pytest.MonkeyPatch) -> 
     backend = fake_backend(("CUDA0", 1), ("CPU", 0), ("BLAS", 3), ("Vulkan0", 2))
     monkeypatch.setattr(binding, "_backend_functions", lambda _: backend)
     assert binding.devices() == ["CUDA0: NVIDIA H200 (139 GiB)", "Vulkan0: NVIDIA H200 (139 GiB)"]
+
+
+def test_spinning_is_bounded_while_the_library_loads_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    with binding._bounded_spinning():
+        assert os.environ["GOMP_SPINCOUNT"] == "1000"
+    assert "GOMP_SPINCOUNT" not in os.environ
+
+
+@pytest.mark.parametrize("name", ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"])
+def test_who_set_the_spinning_keeps_it(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    monkeypatch.setenv(name, "7")
+    with binding._bounded_spinning():
+        assert os.environ.get("GOMP_SPINCOUNT") == ("7" if name == "GOMP_SPINCOUNT" else None)
+    assert os.environ[name] == "7"

@@ -71,6 +71,7 @@ def _nucleus(logits: Logits, largest: float, params: SamplingParams, total: floa
 
 def _narrowed(logits: Logits, largest: float, temperature: float, wanted: float) -> tuple[Logits, float]:
     """The logits of that bin of a histogram in which the mass reaches `wanted`, and the mass above the bin."""
+    logits = logits[logits > largest - 100 * temperature]  # below exp(-100) nothing adds to a float32 sum
     masses = weights(logits, largest, temperature)
     scale = np.float32(1023 / max(largest - float(logits.min()), 1e-30))
     bins: NDArray[np.int64] = ((np.float32(largest) - logits) * scale).astype(np.int64)

@@ -17,32 +17,31 @@ LARGEST = 16.0
 
 
 def decision_gap(row: Logits, sampler: Sampler, position: int, other: int) -> float:
-    """An upper bound of the smallest change of logits that flips the decision at `position`.
+    """An upper bound of the smallest change of logits that makes `other` the choice at `position`.
 
     row:   [vocab] raw logits, from which `sampler` chooses; it must be in the state it had before the position
     other: the token that was chosen elsewhere
 
-    The change is the largest over all entries (sup norm), in logits. Two ways to flip are tried, and the cheaper
-    counts: help `other` (it rises, all others fall), and hinder the choice (it falls, all others rise). Both
-    change scores and membership in top-k, top-p and min-p alike, so a token that stands just inside or just
-    outside a filter has a small gap. 0 if the row already gives another token.
+    The change is the largest over all entries (sup norm), in logits. Two ways are tried, and the cheaper counts:
+    `other` rises and all others fall; `other` rises, the present choice falls, and all others rise, which may push
+    the choice out of a filter. Both change scores and membership in top-k, top-p and min-p alike, so a token that
+    stands just inside or just outside a filter has a small gap. 0 if the row already gives `other`.
     """
     sampler = deepcopy(sampler)
     chosen = sampler.choose(row, position)
     if chosen == other:
         return 0.0
 
-    def flips(token: int, direction: float) -> Callable[[float], bool]:
-        return lambda size: sampler.choose(_moved(row, token, direction, size), position) != chosen
+    others, choice = (np.zeros(len(row), np.float32) for _ in range(2))
+    others[:] = -1
+    others[other] = 1
+    choice[:] = 1
+    choice[chosen] = -1
 
-    return min(_bisect(flips(other, 1.0)), _bisect(flips(chosen, -1.0)))
+    def flips(direction: Logits) -> Callable[[float], bool]:
+        return lambda size: sampler.choose(row + np.float32(size) * direction, position) == other
 
-
-def _moved(row: Logits, token: int, direction: float, size: float) -> Logits:
-    """One token moves by `size` in the direction, all others the other way."""
-    moved = row - np.float32(direction * size)
-    moved[token] = row[token] + np.float32(direction * size)
-    return moved
+    return min(_bisect(flips(others)), _bisect(flips(choice)))
 
 
 def _bisect(flips: Callable[[float], bool]) -> float:

@@ -9,6 +9,7 @@ import ctypes
 import importlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -97,7 +98,8 @@ def library() -> Any:
 
 def _import() -> Any:
     try:
-        return importlib.import_module("llama_cpp")
+        with _bounded_spinning():
+            return importlib.import_module("llama_cpp")
     except ModuleNotFoundError as error:
         if error.name != "llama_cpp":
             raise RuntimeUnavailableError(
@@ -108,6 +110,24 @@ def _import() -> Any:
         # AttributeError: the library has no function of a name that the binding expects.
         problem = f"llama-cpp-python cannot be loaded ({error}); run: {REINSTALL}"
         raise RuntimeUnavailableError(problem) from error
+
+
+@contextmanager
+def _bounded_spinning() -> Iterator[None]:
+    """Let the library's threads wait for each other by spinning briefly, then asleep.
+
+    GNU OpenMP, which reads the variable when it is loaded, spins for milliseconds by default. With any other
+    process at work a thread then burns the time slice that the one it waits for needs: a forward of 13 ms takes
+    seconds (docs/llamacpp.md). 1000 turns cost a quiet machine 5 % at most. Who set either variable knows better.
+    """
+    if any(name in os.environ for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")):
+        yield
+        return
+    os.environ["GOMP_SPINCOUNT"] = "1000"
+    try:
+        yield
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]
 
 
 def _write_log(level: int, text: bytes, _: object) -> None:
