@@ -188,6 +188,61 @@ def test_output_that_cannot_be_stored_is_an_error(tiny: Path) -> None:
     assert err == b"slipstream: The output cannot be written: the disk is full.\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize("argument", ["--help", "--version"])
+def test_help_that_cannot_be_stored_is_an_error(argument: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = start([argument], stdout=full)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err == b"slipstream: The output cannot be written: the disk is full.\n"
+
+
+def redirected(redirection: str, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Run the command from a shell that closes some of its files."""
+    script = f'exec "$@" {redirection}'
+    command = ["sh", "-c", script, "sh", sys.executable, "-m", "slipstream", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("arguments", [["run", "hi"], ["--help"], ["models"]])
+def test_a_closed_output_is_refused_before_anything_is_done(arguments: list[str]) -> None:
+    result = redirected(">&-", *arguments)
+    assert result.returncode == 1
+    assert result.stderr == "slipstream: Standard output is closed; send it to a file, a pipe or /dev/null.\n"
+
+
+def test_closed_error_output_and_input_change_nothing_else(tiny: Path) -> None:
+    arguments = ("run", "-m", tiny, "hi", *SHORT, "--seed", "3")
+    usual = redirected("", *arguments)
+    assert (usual.returncode, usual.stderr.count("\n")) == (0, 1)
+    quiet = redirected("<&- 2>&-", *arguments)
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, usual.stdout, "")
+    assert redirected("<&-", "chat", "-m", tiny).returncode == 0
+    assert redirected(">&- 2>&-", *arguments).returncode == 1
+
+
+def test_an_interrupt_while_modules_load_is_quiet() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "from slipstream.cli import main\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "main()\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr) == (130, b"", b"")
+
+
+def test_colours_that_cannot_be_shown_are_not_left_out_silently(tiny: Path) -> None:
+    out, err = start(["run", "-m", tiny, "hi", "--show-accepted", *SHORT]).communicate(timeout=60)
+    assert b"\x1b[" not in out
+    first, _ = err.decode().splitlines()
+    assert first == "--show-accepted needs a terminal with colours; FORCE_COLOR=1 sends them into a pipe."
+
+
 def test_the_first_interrupt_ends_an_answer_and_shows_what_there_is(tiny: Path) -> None:
     process = start(["run", "-m", tiny, "hi", *LONG])
     assert process.stdout is not None

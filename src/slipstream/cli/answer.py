@@ -24,6 +24,8 @@ def load(settings: Settings) -> Engine:
         engine = Engine.load(settings.model, draft=drafter, num_draft_tokens=length, options=options)
     for notice in engine.notices:
         terminal.say(notice)
+    if settings.show_accepted and not terminal.may_style(sys.stdout):
+        terminal.say("--show-accepted needs a terminal with colours; FORCE_COLOR=1 sends them into a pipe.")
     return engine
 
 

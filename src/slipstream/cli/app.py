@@ -14,7 +14,7 @@ from slipstream.cli.models import models
 from slipstream.cli.pull import pull
 from slipstream.cli.run import run
 from slipstream.cli.settings import Settings
-from slipstream.errors import SlipstreamError
+from slipstream.errors import SlipstreamError, StorageError
 
 app = typer.Typer(
     name="slipstream",
@@ -71,6 +71,8 @@ def execute(arguments: Sequence[str]) -> int:
     What a user can cause is one sentence on stderr. Any other exception is a bug of ours and keeps its traceback.
     """
     try:
+        if sys.stdout is None:
+            raise StorageError("Standard output is closed; send it to a file, a pipe or /dev/null.")
         code = typer.main.get_command(app).main(list(arguments), prog_name="slipstream", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except SlipstreamError as error:
@@ -84,6 +86,11 @@ def execute(arguments: Sequence[str]) -> int:
         return EXIT_CODE
     except BrokenPipeError:
         return _reader_has_gone()
+    except OSError as error:
+        if error.filename is not None:  # about that file, not about a text that typer or rich wrote for us
+            raise
+        terminal.complain(str(terminal.unwritable(error)))
+        return 1
 
 
 def _with_option_name(sentence: str) -> str:

@@ -65,7 +65,8 @@ class Settings:
         bool | None,
         _option(
             SPECULATION,
-            "Colour the tokens that were guessed right. Default: on a terminal with colours.",
+            "Colour the tokens that were guessed right. Default: on a terminal with colours; elsewhere FORCE_COLOR=1 "
+            "is needed, too.",
             "--show-accepted/--no-show-accepted",
         ),
     ] = None

@@ -101,10 +101,15 @@ class Output:
         except BrokenPipeError:
             raise
         except OSError as error:
-            _abandon_stdout()
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            reason = "the disk is full" if full else error.strerror or str(error)
-            raise StorageError(f"The output cannot be written: {reason}.") from error
+            raise unwritable(error) from error
+
+
+def unwritable(error: OSError) -> StorageError:
+    """The sentence for standard output that failed; what is still in its buffer is given up."""
+    _abandon_stdout()
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    reason = "the disk is full" if full else error.strerror or str(error)
+    return StorageError(f"The output cannot be written: {reason}.")
 
 
 def _abandon_stdout() -> None:
@@ -115,8 +120,21 @@ def _abandon_stdout() -> None:
 
 
 def prepare() -> None:
-    """A locale without some letters must not end in an exception: what it cannot spell becomes `?`."""
+    """Call first. Standard input and error that were closed become empty; what a locale cannot spell becomes `?`."""
+    _fill_closed()
     for file in (sys.stdout, sys.stderr):
         reconfigure = getattr(file, "reconfigure", None)  # test runners put other objects there
         if reconfigure is not None:
             reconfigure(errors="replace")
+
+
+def _fill_closed() -> None:
+    """Take the numbers of closed standard files, or the next file that is opened would get the library's messages.
+
+    `sys.stdout` stays None: an answer that nobody can have is refused before it is computed.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", ""), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            if mode:
+                setattr(sys, name, open(descriptor, mode))  # noqa: PTH123, SIM115 - a number, open to the end
