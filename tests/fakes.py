@@ -130,6 +130,7 @@ class FakeModel:
         self.name = name
         self.vocabulary = vocabulary or ByteVocabulary()
         self.capabilities = Capabilities(rollback=rollback, trees=True, bit_exact_rows=True)
+        self.notice = None if rollback else f"{name} cannot take tokens back, so it decodes plainly."
         self.context_length = context_length
         self.max_rows = max_rows
         self.max_sessions = max_sessions

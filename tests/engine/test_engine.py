@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -153,7 +154,7 @@ def test_a_second_prompt_reuses_the_common_prefix() -> None:
     history = [*first.prompt_tokens, *first.tokens]
     second = engine.generate([*history, 0, 1], seed=1, max_tokens=8, temperature=0)
     assert second.timings.cache_n == len(history) - 1
-    assert second.timings.cache_n + second.timings.prompt_n == len(history) + 1
+    assert second.timings.cache_n + second.timings.prompt_n == len(history) + 2
     assert second.tokens == make_engine("none").generate([*history, 0, 1], seed=1, max_tokens=8, temperature=0).tokens
 
 
@@ -256,8 +257,19 @@ def test_an_interrupted_forward_leaves_both_caches_clean(which: str, at: int) ->
         ([], {}, UsageError, "empty"),
         ([0, 99], {}, UsageError, "0 to 5"),
         ([0] * 256, {}, ContextLimitError, "256 tokens and the context holds 256"),
-        ([0], {"max_tokens": 0}, UsageError, "1 or more"),
-        ([0], {"temperature": -1}, UsageError, "0 or more"),
+        ([0], {"max_tokens": 0}, UsageError, "from 1 to"),
+        ([0], {"max_tokens": 2.5}, UsageError, "whole number"),
+        ([0], {"stop": [3]}, UsageError, "list of strings"),
+        ([0], {"stop": 3}, UsageError, "list of strings"),
+        ([0], {"temperature": "hot"}, UsageError, "a number from 0 to 100"),
+        ([0], {"seed": 1.5}, UsageError, "whole number"),
+        ([0], {"top_k": True}, UsageError, "whole number"),
+        ([0], {"logit_bias": [1]}, UsageError, "map token ids"),
+        (None, {}, UsageError, "A prompt is text"),
+        (5, {}, UsageError, "A prompt is text"),
+        (b"abc", {}, UsageError, "A prompt is text"),
+        ([True], {}, UsageError, "A prompt is text"),
+        ([0], {"temperature": -1}, UsageError, "from 0 to 100"),
         ([0], {"temprature": 1}, UsageError, "did you mean temperature"),
         ([0], {"stop": ""}, UsageError, "empty"),
         ([0], {"logit_bias": {77: 1.0}}, UsageError, "0 to 5"),
@@ -367,3 +379,29 @@ def test_a_drafter_that_breaks_the_rules_is_named(drafter: Rogue, says: str) -> 
     target.capabilities = Capabilities(trees=False)
     with pytest.raises(UsageError, match=says):
         Engine(target, drafter, FixedLength(4)).generate([0, 1, 2], max_tokens=20)
+
+
+def test_a_closed_engine_says_so() -> None:
+    engine = make_engine()
+    engine.close()
+    engine.close()
+    for use in (engine.tokenize, engine.generate, engine.stream):
+        with pytest.raises(RuntimeUnavailableError, match="has been closed"):
+            use("hi")
+
+
+def test_a_failing_end_of_a_drafter_still_gives_the_session_back() -> None:
+    class BadEnd(BaseDrafter):
+        def end(self, sequence: object) -> None:
+            raise ValueError("bad end")
+
+    engine = Engine(FakeModel(SmallVocabulary(6), max_sessions=1), BadEnd())
+    for _ in range(3):
+        with pytest.raises(ValueError, match="bad end"):
+            engine.generate([0, 1], max_tokens=2)
+
+
+def test_numpy_ids_are_ids() -> None:
+    engine = make_engine("none")
+    expected = engine.generate([0, 1, 2], seed=1, max_tokens=5).tokens
+    assert engine.generate(np.array([0, 1, 2]), seed=np.int64(1), max_tokens=5).tokens == expected  # type: ignore[arg-type]

@@ -306,3 +306,27 @@ def test_loading_again_and_again_leaks_nothing(files: dict[str, Path]) -> None:
     for _ in range(20):
         once()
     assert resident_bytes() - before < 4 << 20
+
+
+def test_a_forked_process_is_told_to_load_again(model: LlamaCppModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's threads do not survive a fork; without this the child waits for them for ever."""
+    session = model.open_session()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.getpid", lambda: -1)
+        with pytest.raises(RuntimeUnavailableError, match="before a fork"):
+            model.forward([Segment(session, [40])])
+    session.close()
+
+
+def test_a_closed_model_s_vocabulary_says_so(tmp_path: Path) -> None:
+    closed = load_llamacpp(tiny_llama(tmp_path / "closed.gguf"))
+    closed.close()
+    with pytest.raises(RuntimeUnavailableError, match="has been closed"):
+        closed.vocabulary.tokenize("hi", add_bos=False, parse_special=False)
+
+
+def test_the_shortest_context_loads(tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "short.gguf")
+    load_llamacpp(path, context_length=2).close()
+    with pytest.raises(UsageError, match="from 2 to"):
+        load_llamacpp(path, context_length=1)

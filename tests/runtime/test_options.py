@@ -18,7 +18,7 @@ def header(trained: int | None) -> Any:
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
-        ({"context_length": 0}, "context length must be from 1"),
+        ({"context_length": 0}, "context length must be from 2"),
         ({"max_sequences": 0}, "sequences must be from 1 to 256, not 0"),
         ({"max_sequences": 257}, "sequences must be from 1 to 256"),
         ({"threads": 0}, "threads must be from 1 to 512"),

@@ -1,26 +1,10 @@
-"""Rows: views that end with the next forward, and the largest logits without a sort."""
+"""Rows: views that end with the next forward."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from slipstream.core.protocols import Segment
 from slipstream.runtime.llamacpp import LlamaCppModel
-from slipstream.runtime.llamacpp.rows import largest
-
-
-@given(
-    st.lists(st.integers(-3, 3), min_size=1, max_size=400),
-    st.integers(1, 50),
-)
-def test_largest_is_a_stable_sort(values: list[int], count: int) -> None:
-    """Few different values, so that ties are everywhere."""
-    logits = np.array(values, np.float32)
-    ids, top = largest(logits, count)
-    expected = np.argsort(-logits, kind="stable")[:count]
-    assert ids.tolist() == expected.tolist()
-    assert top.tolist() == logits[expected].tolist()
 
 
 def test_logits_are_views_that_cannot_be_written(model: LlamaCppModel) -> None:

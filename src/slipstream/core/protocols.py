@@ -133,6 +133,10 @@ class Model(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     @property
+    def notice(self) -> str | None:
+        """A sentence for people about what this model cannot do, None if nothing."""
+
+    @property
     def context_length(self) -> int:
         """Most tokens one session can hold."""
 

@@ -27,11 +27,13 @@ class Timings:
     """Seconds and counts; `as_dict` uses llama-server's keys, in milliseconds."""
 
     prompt_n: int = 0
-    """Prompt tokens that went through the model; those reused from an earlier prompt are `cache_n`."""
+    """Prompt tokens the model had to read; those reused from an earlier prompt are `cache_n`. The last one is read
+    by the first round, so its time is in `predicted_seconds`."""
     cache_n: int = 0
     prompt_seconds: float = 0.0
     predicted_n: int = 0
     predicted_seconds: float = 0.0
+    """Wall time of the rounds, also where they served other sequences as well."""
     draft_n: int = 0
     draft_n_accepted: int = 0
 

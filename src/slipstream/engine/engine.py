@@ -1,12 +1,14 @@
 """The Python API: load a model, generate text."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Several
 from pathlib import Path
 from types import TracebackType
-from typing import Unpack
+from typing import Unpack, cast
 
-from slipstream.core.params import SamplingParams
+import numpy as np
+
+from slipstream.core.params import SamplingParams, check_whole
 from slipstream.core.pool import SessionPool
 from slipstream.core.protocols import Drafter, Model, Policy
 from slipstream.core.sampling import Sampler
@@ -25,7 +27,7 @@ from slipstream.engine.options import GenerationOptions, Message, Prompt, sampli
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.stream import Batch, Generation, Stream
 from slipstream.engine.text import TextStream
-from slipstream.errors import ChatTemplateError, ContextLimitError, UsageError
+from slipstream.errors import ChatTemplateError, ContextLimitError, RuntimeUnavailableError, UsageError
 from slipstream.models import ChatTemplate, read_model_header, resolve
 from slipstream.policy import FixedLength
 
@@ -62,10 +64,12 @@ class Engine:
         self.defaults = defaults or SamplingParams()
         self.notices: list[str] = list(notices)
         self._pool = SessionPool(target)
-        if not target.capabilities.rollback and not isinstance(self.drafter, NoDrafter):
-            self.notices.append(f"{target.name} cannot take tokens back, so it decodes plainly, without a drafter.")
+        if target.notice is not None:
+            self.notices.append(target.notice)
+        if not target.capabilities.rollback:
             self.drafter.close()
             self.drafter = NoDrafter()
+        self._closed = False
 
     @classmethod
     def load(
@@ -91,34 +95,36 @@ class Engine:
         policy = FixedLength(num_draft_tokens)
         path = resolve(str(model), fetch=fetch)
         header = read_model_header(path)
+        template = ChatTemplate.from_header(header) if header.chat_template else None
+        defaults = sampling_defaults(header)
         if not (draft is None or isinstance(draft, str | Path | Drafter)):
             raise UsageError(f"draft must be a name, a path or a Drafter, not {type(draft).__name__}.")
         own = draft if isinstance(draft, Drafter) else None
-        plan = DraftPlan() if own else plan_draft(str(draft or "none"), header)
+        spec = "none" if draft is None or num_draft_tokens == 0 else str(draft)
+        plan = DraftPlan() if own else plan_draft(spec, header)
         target = load_model(path, options, options.gpu_layers)
         try:
             drafter = own or load_drafter(plan, target, options)
         except BaseException:
             target.close()
             raise
-        template = ChatTemplate.from_header(header) if header.chat_template else None
-        return cls(target, drafter, policy, template=template, defaults=sampling_defaults(header))
+        return cls(target, drafter, policy, template=template, defaults=defaults)
 
     def tokenize(self, prompt: Prompt, *, think: bool | None = None) -> list[int]:
         """Ids of a prompt: plain text is continued as it is, messages go through the chat template.
 
         think: for templates with a thinking switch; None leaves the template's own default.
         """
-        vocabulary = self.target.vocabulary
+        self._require_open()
         if isinstance(prompt, str):
-            return vocabulary.tokenize(prompt, add_bos=True, parse_special=False)
-        tokens = [token for token in prompt if isinstance(token, int)]
-        messages = [dict(message) for message in prompt if isinstance(message, Mapping)]
-        if (tokens and messages) or len(tokens) + len(messages) != len(prompt):
+            return self.target.vocabulary.tokenize(prompt, add_bos=True, parse_special=False)
+        given: object = prompt  # what callers pass, whatever the type says
+        items = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray) else [None]
+        if items and all(isinstance(item, Mapping) for item in items):
+            return self.tokenize_rendered(self.render(cast(list[Message], items), think=think))
+        if not all(isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items):
             raise UsageError("A prompt is text, or a list of token ids, or a list of chat messages.")
-        if tokens or not messages:
-            return tokens
-        return self.tokenize_rendered(self.render(messages, think=think))
+        return [int(item) for item in cast(list[int], items)]
 
     def render(self, messages: Several[Message], *, think: bool | None = None) -> str:
         """The text that the model's template makes of a conversation, with the answer's beginning at its end.
@@ -151,7 +157,7 @@ class Engine:
         """Generate for several prompts at once, one forward per round for all of them.
 
         Needs `ModelOptions(max_sequences=...)` of at least their number. Each text is what `generate` gives
-        for the same seed.
+        for the same seed; on a runtime whose rows are not bit-exact, up to near-ties (docs/llamacpp.md).
         """
         batch, generations = self._begin(prompts, options)
         try:
@@ -174,7 +180,8 @@ class Engine:
         return {"target": self.target.memory(), "drafter": self.drafter.memory()}
 
     def close(self) -> None:
-        """Give all memory back; closing twice is harmless."""
+        """Give all memory back; closing twice is harmless, using the engine afterwards a RuntimeUnavailableError."""
+        self._closed = True
         self._pool.close()
         self.drafter.close()
         self.target.close()
@@ -187,8 +194,13 @@ class Engine:
     ) -> None:
         self.close()
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise RuntimeUnavailableError("This engine has been closed; load it again.")
+
     def _begin(self, prompts: Several[Prompt], options: GenerationOptions) -> tuple[Batch, list[Generation]]:
         """Check everything a caller can get wrong before anything is computed."""
+        self._require_open()
         params = sampling_params(self.defaults, options).seeded()
         think = options.get("think")
         generations = [self._generation(self.tokenize(prompt, think=think), params, options) for prompt in prompts]
@@ -199,8 +211,8 @@ class Engine:
         assert params.seed is not None
         room = self.target.context_length - len(prompt)
         asked = options.get("max_tokens")
-        if asked is not None and asked < 1:
-            raise UsageError(f"max_tokens must be 1 or more, not {asked}.")
+        if asked is not None:
+            check_whole("max_tokens", asked, 1, 2**31)
         text = TextStream(self.target.vocabulary, _strings(options.get("stop")), min(asked or room, room))
         sampler = Sampler(params, self.target.vocabulary.size, prompt)
         logprobs = options.get("logprobs", True)
@@ -227,5 +239,10 @@ class Engine:
         return bos is None or not text.startswith(self.target.vocabulary.token_name(bos))
 
 
-def _strings(stop: str | Several[str] | None) -> Several[str]:
-    return [stop] if isinstance(stop, str) else stop or ()
+def _strings(stop: str | Several[str] | None) -> list[str]:
+    strings = [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, Iterable) else [stop]
+    if stop is None:
+        return []
+    if not all(isinstance(string, str) for string in strings):
+        raise UsageError("stop must be a string or a list of strings.")
+    return cast(list[str], strings)

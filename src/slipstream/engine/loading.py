@@ -7,6 +7,7 @@ from typing import Any, Literal
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Drafter, Model
 from slipstream.draft import CombinedDrafter, ModelDrafter, NoDrafter, SuffixDrafter
+from slipstream.errors import UsageError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
 from slipstream.runtime import load_llamacpp
 
@@ -68,7 +69,10 @@ def plan_draft(spec: str, target: GgufHeader) -> DraftPlan:
     if spec in ("none", "suffix"):
         return DraftPlan(suffix=spec == "suffix")
     suffix = spec.startswith("suffix+")
-    model = read_model_header(resolve(spec.removeprefix("suffix+")))
+    name = spec.removeprefix("suffix+")
+    if name.partition("+")[0] in ("", "none", "suffix"):
+        raise UsageError(f"The draft {spec!r} must be none, suffix, a model, or suffix+MODEL.")
+    model = read_model_header(resolve(name))
     shared = compare(Vocabulary.from_header(target), Vocabulary.from_header(model))
     return DraftPlan(suffix, model, shared)
 

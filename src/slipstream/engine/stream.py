@@ -1,6 +1,7 @@
 """Generations that are running: one as a stream of tokens, several as a batch."""
 
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from threading import Event
 from time import perf_counter
 from types import TracebackType
@@ -62,10 +63,11 @@ class Batch:
         sequence.slot = self._pool.acquire(sequence.tokens)
         self._begun.append(generation)
         timings.cache_n = reused = sequence.slot.session.length
+        timings.prompt_n = len(sequence.tokens) - reused
         self._drafter.begin(sequence, reused)
         started = perf_counter()
         for done in feed(self._target, sequence.slot.session, sequence.tokens[reused:-1]):
-            timings.prompt_n, timings.prompt_seconds = done, perf_counter() - started
+            timings.prompt_seconds = perf_counter() - started
             yield done
 
     def play_round(self) -> list[list[Token]]:
@@ -82,14 +84,15 @@ class Batch:
         return all(generation.sequence.finished for generation in self._begun)
 
     def close(self) -> None:
-        """Give everything back; each KV cache stays for the next prompt that begins alike."""
-        while self._begun:
-            generation = self._begun.pop()
-            sequence, completion = generation.sequence, generation.completion
-            if not sequence.finished:
-                completion.text += sequence.text.flush()
-            self._drafter.end(sequence)
-            self._pool.release(sequence.placed, sequence.tokens)
+        """Give everything back, whatever fails; each KV cache stays for the next prompt that begins alike."""
+        with ExitStack() as stack:
+            while self._begun:
+                generation = self._begun.pop()
+                sequence = generation.sequence
+                stack.callback(self._pool.release, sequence.placed, sequence.tokens)
+                stack.callback(self._drafter.end, sequence)
+                if not sequence.finished:
+                    generation.completion.text += sequence.text.flush()
 
 
 class Stream:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from slipstream.core.params import check_whole
 from slipstream.core.protocols import Drafter, Growth
 from slipstream.core.stats import RoundRecord
 from slipstream.core.tree import Draft
-from slipstream.errors import UsageError
 
 MAX_DRAFT_TOKENS = 64
 
@@ -14,8 +14,7 @@ class FixedLength:
     """Drafts of at most `num_draft_tokens` nodes; 0 is plain decoding."""
 
     def __init__(self, num_draft_tokens: int) -> None:
-        if not 0 <= num_draft_tokens <= MAX_DRAFT_TOKENS:
-            raise UsageError(f"num_draft_tokens must be from 0 to {MAX_DRAFT_TOKENS}, not {num_draft_tokens}.")
+        check_whole("num_draft_tokens", num_draft_tokens, 0, MAX_DRAFT_TOKENS)
         self.num_draft_tokens = num_draft_tokens
 
     def limit(self, growth: Growth, drafter: Drafter) -> int:

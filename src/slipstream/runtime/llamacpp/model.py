@@ -82,6 +82,7 @@ class LlamaCppModel:
         self._llama = binding.library()
         self._handles = context.load(self._llama, header, options, self.context_length)
         self.is_open = True
+        self._process = os.getpid()
         self._free = weakref.finalize(self, context.free, self._llama, self._handles)
         self._get_logits = binding.address_function(self._llama, "llama_get_logits")
         self._memory = self._llama.llama_get_memory(self._handles.context)
@@ -137,6 +138,7 @@ class LlamaCppModel:
         self.is_open = False
         self.generation += 1
         self._tables.clear()
+        self.vocabulary.close()
         self._free()
 
     # What sessions need of the library's cache. --------------------------------------------------
@@ -261,3 +263,5 @@ class LlamaCppModel:
     def _require_open(self) -> None:
         if not self.is_open:
             raise RuntimeUnavailableError(f"{self.name} has been closed; load it again.")
+        if os.getpid() != self._process:  # the library's threads stayed behind, and it would wait for them for ever
+            raise RuntimeUnavailableError(f"{self.name} was loaded before a fork; load it again in this process.")

@@ -12,6 +12,9 @@ DEFAULT_CONTEXT = 4096
 Models are trained for up to a million; a KV cache of that length would fill the machine unasked.
 """
 
+SHORTEST_CONTEXT = 2
+"""One token of a prompt and one of an answer."""
+
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 """`llama_flash_attn_type`."""
 
@@ -37,7 +40,7 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raise UsageError for values that cannot be, whatever the model."""
-        _check_range("context length", self.context_length, 1, 1 << 24)
+        _check_range("context length", self.context_length, SHORTEST_CONTEXT, 1 << 24)
         _check_range("number of sequences", self.max_sequences, 1, 256)
         _check_range("number of threads", self.threads, 1, 512)
         _check_range("number of batch threads", self.batch_threads, 1, 512)
@@ -58,11 +61,11 @@ class Options:
         """Tokens a session holds. Raises UsageError for more than the model was trained to attend to."""
         trained = header.context_length
         if self.context_length is None:
-            return min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
+            return max(min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT), SHORTEST_CONTEXT)
         if trained is not None and self.context_length > trained:
             raise UsageError(
                 f"{header.path.name} was trained for a context of {trained} tokens and "
-                f"{self.context_length} were asked for; choose 1 to {trained}."
+                f"{self.context_length} were asked for; choose {SHORTEST_CONTEXT} to {trained}."
             )
         return self.context_length
 

@@ -5,9 +5,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.core.blocks import ranked, top
 from slipstream.core.protocols import Logits
-
-_BLOCK = 64
 
 
 class Generation(Protocol):
@@ -43,27 +42,8 @@ class LlamaCppRows:
 
     def top(self, row: int, count: int) -> tuple[NDArray[np.int64], Logits]:
         """Ids and logits of the `count` largest, largest first, ties by the lowest id."""
-        return largest(self.logits(row), count)
+        return ranked(*top(self.logits(row), count), count)
 
     def hidden(self, row: int, layer: int) -> NDArray[np.float32]:
         """llama.cpp gives no hidden states; `Capabilities.hidden_states` says so."""
         raise AssertionError("the llama.cpp runtime has no hidden states")
-
-
-def largest(logits: Logits, count: int) -> tuple[NDArray[np.int64], Logits]:
-    """Ids and values of the `count` largest entries of [n] logits, largest first, ties by the lowest id.
-
-    No sort of the whole row: the `count`-th largest of the maxima of blocks is a bound that the
-    `count`-th largest entry cannot be below, and few entries are above it.
-    """
-    count = min(count, logits.size)
-    blocks = logits.size // _BLOCK
-    if count < blocks:
-        maxima = logits[: blocks * _BLOCK].reshape(blocks, _BLOCK).max(axis=1)
-        bound = np.partition(maxima, blocks - count)[blocks - count]
-        candidates = np.flatnonzero(logits >= bound)
-    else:
-        candidates = np.arange(logits.size)
-    values = logits[candidates]
-    order = np.lexsort((candidates, -values))[:count]
-    return candidates[order], values[order]

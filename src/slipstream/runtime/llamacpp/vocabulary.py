@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from slipstream.errors import UsageError
+from slipstream.errors import RuntimeUnavailableError, UsageError
 from slipstream.runtime.llamacpp.binding import library
 
 NO_VOCABULARY = 0
@@ -21,10 +21,20 @@ class LlamaCppVocabulary:
 
     def __init__(self, pointer: Any) -> None:
         self._llama = library()
-        self._pointer = pointer
+        self._address: Any = pointer
         self.size: int = self._llama.llama_vocab_n_tokens(pointer)
         self._bytes: list[bytes | None] = [None] * self.size
         self._piece = ctypes.create_string_buffer(_LONGEST_PIECE)
+
+    @property
+    def _pointer(self) -> Any:
+        if self._address is None:
+            raise RuntimeUnavailableError("The model of this vocabulary has been closed; load it again.")
+        return self._address
+
+    def close(self) -> None:
+        """The model is gone; its vocabulary went with it."""
+        self._address = None
 
     @cached_property
     def bos(self) -> int | None:
