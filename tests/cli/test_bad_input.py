@@ -3,12 +3,13 @@
 import errno
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from slipstream.models import cache_directory
-from tests.cli.conftest import Cli, Result
+from tests.cli.conftest import Cli, Result, start
 from tests.tiny_models import sentencepiece, tiny_llama
 
 
@@ -175,6 +176,23 @@ def test_a_switch_that_would_do_nothing(cli: Cli, fake: object, command: str) ->
 def test_a_model_without_a_chat_template(cli: Cli, home: Path, command: str) -> None:
     path = tiny_llama(home / "base.gguf", vocabulary=sentencepiece())
     assert_sentence(cli(command, "-m", path, stdin="hi"), 1, "no chat template", "--raw")
+
+
+def test_raw_needs_no_template_that_works(cli: Cli, home: Path, tiny: Path) -> None:
+    path = home / "bad.gguf"
+    path.write_bytes(tiny.read_bytes().replace(b"{% for message in messages %}", b"{% for message in messages !}"))
+    for command in ("run", "chat"):
+        assert_sentence(cli(command, "-m", path, stdin="hi"), 1, "chat template cannot be compiled", "--raw")
+    assert cli("run", "-m", path, "--raw", "hi", "--max-tokens", "3").code == 0
+
+
+def test_no_network_for_the_hub(home: Path) -> None:
+    begun = time.monotonic()
+    variables = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    process = start(["pull", "hf:acme/Tiny/x.gguf"], env=variables)
+    out, err = process.communicate(timeout=60)
+    assert_sentence(Result(process.returncode, out.decode(), err.decode()), 1, "hub cannot be reached", "network")
+    assert time.monotonic() - begun < 10
 
 
 def test_no_network(cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,23 @@
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
 import huggingface_hub.errors
 import pytest
+from huggingface_hub.utils import logging as hub_logging
 
 from slipstream.errors import DownloadError, SlipstreamError, StorageError, UnknownModelError
 from slipstream.models import hub, pull
 
 NAME = "hf:acme/Tiny/x.gguf"
+
+
+@pytest.fixture(autouse=True)
+def answering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub that is there, whatever this machine is connected to."""
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: None)
 
 
 def offline(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -54,6 +62,53 @@ def test_what_the_library_raises_is_one_sentence(
     with pytest.raises(becomes, match=says) as caught:
         pull(NAME)
     assert "\n" not in str(caught.value)
+
+
+def http_error(status: int) -> Exception:
+    error = library_error("HfHubHTTPError")
+    error.response = SimpleNamespace(status_code=status)  # type: ignore[attr-defined]
+    return error
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError(), TimeoutError(), http_error(503)])
+def test_a_hub_that_does_not_answer_is_asked_once(
+    home: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    asked: list[float] = []
+
+    def silent(_: str, *, timeout: float) -> None:
+        asked.append(timeout)
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", silent)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, **__: pytest.fail("tries again and again"))
+    with pytest.raises(DownloadError, match="cannot be reached"):
+        pull(NAME)
+    assert asked == [hub.SECONDS_TO_ANSWER]
+
+
+def test_what_the_hub_answers_is_left_to_the_download(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise http_error(401)
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refuses)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *_, tqdm_class=None, **__: "/there/x.gguf")
+    assert pull(NAME) == Path("/there/x.gguf")
+
+
+def test_the_library_s_log_is_silent_for_the_download_only(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = hub_logging.get_verbosity()
+    during: list[int] = []
+
+    def fails(*_: object, tqdm_class: object = None, **__: object) -> str:
+        during.append(hub_logging.get_verbosity())
+        raise ConnectionResetError
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fails)
+    with pytest.raises(DownloadError):
+        pull(NAME)
+    assert during == [hub_logging.ERROR]
+    assert hub_logging.get_verbosity() == before
 
 
 def test_progress_and_the_cache_reach_the_library(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,6 +142,16 @@ def test_a_template_that_does_not_compile(source: str) -> None:
     assert "cannot be compiled" in refusal(source)
 
 
+@pytest.mark.parametrize("source", ["{% if %}<think>", "<think>{{ " + "(" * 5000, "<think>" * template.MAX_SOURCE])
+def test_a_template_is_not_compiled_before_it_is_needed(tmp_path: Path, source: str) -> None:
+    made = ChatTemplate.from_header(read_header(write_model(tmp_path / "m.gguf", tokenizer__chat_template=source)))
+    assert made.thinking_tags == ("<think>", "</think>")
+    assert made.opens_thinking("<think>")
+    assert not made.switches_thinking
+    with pytest.raises(ChatTemplateError, match="Use --raw"):
+        made.render(HELLO)
+
+
 @pytest.mark.parametrize(
     "source",
     [

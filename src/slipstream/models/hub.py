@@ -2,7 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from slipstream.models import storage
 from slipstream.models.catalog import unknown_sentence
 from slipstream.models.paths import huggingface_directory
 
+# Enough for one small answer; the library itself tries again and again for half a minute.
+SECONDS_TO_ANSWER = 5.0
 SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
@@ -73,13 +76,44 @@ def pull_from_hub(name: str, progress: Callable[[int, int | None, str], None]) -
     # Its first versions draw their own bar and take no other.
     if "tqdm_class" in inspect.signature(huggingface_hub.hf_hub_download).parameters:
         options["tqdm_class"] = _progress_bar(progress, f"fetching {file.file_name}")
-    try:
-        found = Path(huggingface_hub.hf_hub_download(file.repository, file.file_name, **options))
-    except Exception as error:
-        # The library raises its own, its HTTP client's and the system's errors, and has changed the
-        # first two between versions; every one of them means that the file did not arrive.
-        raise _explain(error, name, file) from error
+    with _quiet():
+        _require_answer(name, file)
+        try:
+            found = Path(huggingface_hub.hf_hub_download(file.repository, file.file_name, **options))
+        except Exception as error:
+            # The library raises its own, its HTTP client's and the system's errors, and has changed the
+            # first two between versions; every one of them means that the file did not arrive.
+            raise _explain(error, name, file) from error
     return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the library's log of what it tries again: the one sentence at the end is ours."""
+    from huggingface_hub.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def _require_answer(name: str, file: HubFile) -> None:
+    """Ask once whether the hub is there. Raises DownloadError if not; what it answers is for the download."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    try:
+        url = huggingface_hub.hf_hub_url(file.repository, file.file_name)
+        huggingface_hub.get_hf_file_metadata(url, timeout=SECONDS_TO_ANSWER)
+    except (errors.HfHubHTTPError, errors.HFValidationError) as error:
+        response = getattr(error, "response", None)
+        if getattr(response, "status_code", 0) >= 500:
+            raise _unreachable(name) from error
+    except Exception as error:  # as many kinds as in `pull_from_hub`
+        raise _unreachable(name) from error
 
 
 def _explain(error: Exception, name: str, file: HubFile) -> SlipstreamError:

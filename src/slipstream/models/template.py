@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NoReturn
 
 import jinja2
@@ -47,18 +48,23 @@ THINKING_SWITCHES = ("enable_thinking", "thinking")
 
 
 class ChatTemplate:
-    """One compiled template with the strings it may insert."""
+    """One template with the strings it may insert. It is compiled when it is first needed: `--raw` needs none."""
 
     def __init__(self, source: str, *, bos_token: str = "", eos_token: str = "") -> None:
-        """Compile `source`; raises ChatTemplateError if it is no valid template."""
-        if len(source) > MAX_SOURCE:
-            raise ChatTemplateError(f"The model's chat template is impossibly long ({len(source)} characters).")
         self.source = source
         self.bos_token = bos_token
         self.eos_token = eos_token
         self._environment = _Environment()
+
+    @cached_property
+    def _template(self) -> jinja2.Template:
+        """The compiled template; raises ChatTemplateError if the source is no valid one."""
+        if len(self.source) > MAX_SOURCE:
+            raise ChatTemplateError(
+                f"The model's chat template is impossibly long ({len(self.source)} characters). Use --raw instead."
+            )
         try:
-            self._template = self._environment.from_string(source)
+            return self._environment.from_string(self.source)
         except (
             jinja2.TemplateError,
             RecursionError,
@@ -73,7 +79,7 @@ class ChatTemplate:
 
     @classmethod
     def from_header(cls, header: GgufHeader) -> "ChatTemplate":
-        """The template of a model file; ChatTemplateError if it carries none."""
+        """The template of a model file; ChatTemplateError if it carries none. A bad one shows when it is used."""
         source = header.chat_template
         if not source:
             raise ChatTemplateError(
@@ -95,7 +101,11 @@ class ChatTemplate:
 
     @property
     def switches_thinking(self) -> bool:
-        """Whether `enable_thinking` changes anything."""
+        """Whether `enable_thinking` changes anything; it does not in a template that cannot be compiled."""
+        try:
+            self._template  # noqa: B018 - its bounds and its errors come before our own look at the source
+        except ChatTemplateError:
+            return False
         variables = jinja2.meta.find_undeclared_variables(self._environment.parse(self.source))
         return not variables.isdisjoint(THINKING_SWITCHES)
 
@@ -116,7 +126,8 @@ class ChatTemplate:
 
         `add_generation_prompt` opens the model's turn. `enable_thinking` None leaves the choice to
         the template. The text may begin with the bos token: whoever tokenises it must not add
-        another. Raises ChatTemplateError if the template refuses the conversation or misbehaves.
+        another. Raises ChatTemplateError if the template is invalid, refuses the conversation or
+        misbehaves.
         """
         variables: dict[str, Any] = {
             "messages": [dict(message) for message in messages],
