@@ -1,6 +1,7 @@
 import os
 import struct
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from slipstream.core.params import SamplingParams
 from slipstream.errors import ModelFileError, UnsupportedModelError
 from slipstream.models import PackedStrings, SamplingDefaults, gguf, read_header, read_model_header
 from tests.models import gguf_writer as writer
@@ -93,10 +95,9 @@ def test_sampling_defaults_of_the_file(file: Path) -> None:
             general__sampling__top_p=0.95,
             general__sampling__min_p=0.0,
             general__sampling__penalty_repeat=1.05,
-            general__sampling__penalty_last_n=64,
         )
     )
-    assert header.sampling_defaults == SamplingDefaults(0.6, 20, 0.95, 0.0, 1.05, 64)
+    assert header.sampling_defaults == SamplingDefaults(0.6, 20, 0.95, 0.0, 1.05)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, "warm", True])
@@ -104,6 +105,41 @@ def test_impossible_recommendations_are_left_out(file: Path, value: object) -> N
     assert read_header(writer.write_model(file, general__sampling__temp=value)).sampling_defaults == (
         SamplingDefaults()
     )
+
+
+@pytest.mark.parametrize("key", ["temp", "top_k", "top_p", "min_p", "penalty_repeat"])
+@pytest.mark.parametrize(
+    "value", [Typed(-1, I32), -1.0, 0, 0.0, 1e-5, 0.5, 1.0, 1.5, 99, 101.0, 1e30, float("nan"), float("inf")]
+)
+def test_whatever_a_file_recommends_can_be_used(file: Path, key: str, value: object) -> None:
+    defaults = read_header(writer.write_model(file, **{f"general__sampling__{key}": value})).sampling_defaults
+    SamplingParams(**{name: number for name, number in asdict(defaults).items() if number is not None})
+
+
+def test_greedy_is_a_recommendation_and_no_top_p_is_none(file: Path) -> None:
+    path = writer.write_model(file, general__sampling__temp=0.0, general__sampling__top_p=0.0)
+    assert read_header(path).sampling_defaults == SamplingDefaults(temperature=0.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "number", "allowed"),
+    [
+        ("block_count", 0, "from 1 to 512"),
+        ("block_count", 513, "from 1 to 512"),
+        ("block_count", 2**32 - 1, "from 1 to 512"),
+        ("embedding_length", 0, "1 or more"),
+    ],
+)
+def test_sizes_that_would_end_the_process_are_refused(file: Path, key: str, number: int, allowed: str) -> None:
+    writer.write_model(file, **{f"llama__{key}": number})
+    message = refusal(file, UnsupportedModelError)
+    assert f"llama.{key} is {number}" in message
+    assert allowed in message
+
+
+@pytest.mark.parametrize("sizes", [{"llama__block_count": 512, "llama__embedding_length": 1}, {"llama__head_count": 0}])
+def test_sizes_that_can_be_are_not_refused(file: Path, sizes: dict[str, int]) -> None:
+    read_model_header(writer.write_model(file, **sizes))
 
 
 def test_licence_of_another_name_and_of_a_list(file: Path) -> None:

@@ -9,6 +9,7 @@ the bytes that are there before anything is allocated for it.
 import os
 import stat
 import struct
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,6 +34,10 @@ MAX_ENTRIES = 1 << 16
 MAX_TENSORS = 1 << 18
 MAX_DIMENSIONS = 4
 """`GGML_MAX_DIMS`."""
+MAX_LAYERS = 512
+"""`LLAMA_MAX_LAYERS` of llama.cpp."""
+# More than 0 is what a top-p must be.
+SMALLEST = sys.float_info.min
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,6 @@ class SamplingDefaults:
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    penalty_window: int | None = None
 
 
 @dataclass(frozen=True)
@@ -119,12 +123,11 @@ class GgufHeader:
     def sampling_defaults(self) -> SamplingDefaults:
         """The recommended sampling values; impossible ones are left out, as a wrong default helps nobody."""
         return SamplingDefaults(
-            temperature=self._recommended("temp", 0.0, 100.0),
+            temperature=self._recommended("temp", 1e-4, 100.0, zero=True),
             top_k=_whole(self._recommended("top_k", 0, 1 << 31)),
-            top_p=self._recommended("top_p", 0.0, 1.0),
+            top_p=self._recommended("top_p", SMALLEST, 1.0),
             min_p=self._recommended("min_p", 0.0, 1.0),
             repetition_penalty=self._recommended("penalty_repeat", 0.01, 100.0),
-            penalty_window=_whole(self._recommended("penalty_last_n", -1, 1 << 31)),
         )
 
     def text(self, key: str) -> str | None:
@@ -146,7 +149,8 @@ class GgufHeader:
         """Refuse files that are good GGUF but nothing that can generate text.
 
         Raises UnsupportedModelError for vision projectors, LoRA adapters, importance matrices,
-        parts of split models, vocabulary-only files and files without an architecture.
+        parts of split models, vocabulary-only files, files without an architecture and files with an
+        impossible number of layers, for which llama.cpp would end the process.
         """
         problem = self._not_a_language_model()
         if problem:
@@ -171,13 +175,26 @@ class GgufHeader:
             return "does not say which architecture it has; convert the model again."
         if not self.tensors:
             return "holds a vocabulary without weights; give the full model file."
+        return self._impossible_size()
+
+    def _impossible_size(self) -> str | None:
+        for key, most in (("block_count", MAX_LAYERS), ("embedding_length", None)):
+            number = self.integer(f"{self.architecture}.{key}")
+            if number is not None and (number < 1 or (most and number > most)):
+                allowed = f"must be from 1 to {most}" if most else "must be 1 or more"
+                return (
+                    f"says that {self.architecture}.{key} is {number}, which {allowed}; download or convert it again."
+                )
         return None
 
-    def _recommended(self, key: str, low: float, high: float) -> float | None:
+    def _recommended(self, key: str, low: float, high: float, *, zero: bool = False) -> float | None:
+        """A number of `general.sampling.*` if it is from `low` to `high`, or 0 where `zero` means something."""
         value = self.metadata.get(f"general.sampling.{key}")
-        usable = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
         # float32 0.95 would show as 0.949999988: give back the shortest number that the file can mean.
-        return float(f"{value:.7g}") if usable else None
+        shortest = float(f"{value:.7g}")
+        return shortest if low <= shortest <= high or (zero and shortest == 0) else None
 
 
 def read_header(path: str | os.PathLike[str]) -> GgufHeader:

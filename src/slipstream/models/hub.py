@@ -1,6 +1,7 @@
 """Models on the Hugging Face hub, through its own library and its own cache."""
 
 import inspect
+import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,14 +91,14 @@ def pull_from_hub(name: str, progress: Callable[[int, int | None, str], None]) -
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without the library's log of what it tries again: the one sentence at the end is ours."""
-    from huggingface_hub.utils import logging
+    from huggingface_hub import utils
 
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
+    before = utils.logging.get_verbosity()
+    utils.logging.set_verbosity(logging.ERROR)
     try:
         yield
     finally:
-        logging.set_verbosity(before)
+        utils.logging.set_verbosity(before)
 
 
 def _require_answer(name: str, file: HubFile) -> None:
