@@ -102,7 +102,7 @@ def test_help_lists_every_command(cli: Cli, fake: FakeModel) -> None:
         ("/saev x", "did you mean /save?"),
         ("/xyzzy", "/help lists them all."),
         ("/seed many", "whole number"),
-        ("/seed 99999999999999999999999999", "fits 64 bits"),
+        ("/seed 99999999999999999999999999", "seed must be a whole number from"),
         ("/save", "Name a file"),
         ("/regenerate", "no answer yet"),
     ],
