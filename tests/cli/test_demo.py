@@ -1,4 +1,5 @@
 import os
+import pty
 import shutil
 import subprocess
 from pathlib import Path
@@ -22,20 +23,37 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def demo(checkout: Path, *arguments: str) -> list[str]:
+    """What was called, from a demonstration that writes into a pipe."""
     output = subprocess.run(
         [checkout / "scripts" / "demo", *arguments],
         stdout=subprocess.PIPE, check=True, text=True, cwd=os.sep, stdin=subprocess.DEVNULL,
     ).stdout  # fmt: skip
     assert "\x1b" not in output, "no colours in a pipe"
+    assert "colour" not in output, "and no word about them"
     return [line.removeprefix("CALLED ") for line in output.splitlines() if line.startswith("CALLED ")]
 
 
 def test_it_fetches_the_model_and_answers_without_and_with_speculation(checkout: Path) -> None:
-    pull, plain, fast = demo(checkout, "--seed", "7")
+    pull, plain, fast = demo(checkout)
     assert pull == "pull smollm2-135m"
     assert "--seed 7 --speculation off Print these" in plain
     assert "--speculation" not in fast
     assert fast.startswith("run --model smollm2-135m --temperature 0 --max-tokens 200 --seed 7 Print these")
+
+
+def test_options_come_last_so_that_they_win(checkout: Path) -> None:
+    _, plain, fast = demo(checkout, "--temperature", "1", "--seed", "9")
+    assert "--seed 7 --temperature 1 --seed 9 --speculation off Print these" in plain
+    assert "--seed 7 --temperature 1 --seed 9 Print these" in fast
+
+
+def test_a_terminal_is_told_what_the_colours_mean(checkout: Path) -> None:
+    ours, theirs = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
+    subprocess.run([checkout / "scripts" / "demo"], stdout=theirs, check=True, env=environment)
+    os.close(theirs)
+    with open(ours, "rb", buffering=0) as screen:  # noqa: PTH123 - a descriptor has no path
+        assert b"in colour: guessed tokens" in screen.read(65536)
 
 
 def test_it_sets_up_first_where_that_has_not_been_done(checkout: Path) -> None:
