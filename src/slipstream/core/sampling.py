@@ -79,7 +79,10 @@ class Sampler:
 
         row: [vocab] the draft model's raw logits; prefix: drafted tokens between the committed ones and here.
         """
-        with self._history.extended(prefix if self.params.has_penalties else ()):
+        if self.params.has_penalties and prefix:
+            with self._history.extended(prefix):
+                row = self._processed(row)
+        else:
             row = self._processed(row)
         if count == 1 and self.params.temperature == 0:
             return _greedy_proposal(row)

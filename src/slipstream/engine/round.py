@@ -64,7 +64,7 @@ def _check_growth(growth: Growth, size: int, drafter: Drafter, target: Model) ->
 def _limited(growth: Growth, drafter: Drafter, policy: Policy) -> Growth:
     """How far a draft may grow now: what the policy wants, never beyond what could be committed."""
     useful = growth.sequence.draft_limit - len(growth.draft)
-    return growth._replace(limit=min(useful, policy.limit(growth, drafter)))
+    return Growth(growth.sequence, growth.draft, min(useful, policy.limit(growth, drafter)))
 
 
 def _segment(sequence: Sequence, draft: Draft) -> Segment:
