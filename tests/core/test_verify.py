@@ -1,7 +1,7 @@
 """L0: the walk gives exactly plain decoding's tokens, for every noise table and every draft tree."""
 
 from collections.abc import Callable
-from itertools import chain, islice
+from itertools import chain, islice, permutations, product
 
 import numpy as np
 import pytest
@@ -50,9 +50,9 @@ def test_the_walk_is_plain_decoding(name: str) -> None:
 def test_every_tree_with_every_ranking() -> None:
     """All trees against one table for each ranking of the tokens at each position."""
     params, model = SETTINGS["unfiltered"], toy_model(sharpness=0.0)
-    rankings = [(2.0, 1.0, 0.0), (0.0, 2.0, 1.0), (1.0, 0.0, 2.0)]
+    rankings = list(permutations((0.0, 1.0, 2.0)))
     drafts = list(chain.from_iterable(trees(nodes) for nodes in range(4)))
-    for table in ((a, b, c) for a in rankings for b in rankings for c in rankings):
+    for table in product(rankings, repeat=POSITIONS):
         noise = TableNoise(table)
         expected = plain(model, params, noise, POSITIONS)
         for draft in drafts:

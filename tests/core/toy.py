@@ -57,7 +57,7 @@ class Recorder:
 
 
 def noise_tables() -> Iterator[tuple[tuple[float, ...], ...]]:
-    """Every assignment of two noise levels that can change any ranking of the toy's logits, plus the order between."""
+    """Every assignment of three noise levels to each token at each position."""
     return product(*[list(product((0.0, 1.0, 3.0), repeat=VOCABULARY))] * POSITIONS)
 
 
