@@ -71,10 +71,6 @@ class Draft:
             node = self.parents[node]
         return path[::-1]
 
-    def depth(self, node: int) -> int:
-        """1 for children of the root, 0 for the root itself."""
-        return len(self.path(node))
-
     def path_tokens(self, node: int) -> list[int]:
         """Tokens from the root's child down to `node`."""
         return [self.tokens[index] for index in self.path(node)]

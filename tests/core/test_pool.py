@@ -1,0 +1,75 @@
+"""Feeding and reusing sessions."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slipstream.core.feed import common_prefix, feed
+from slipstream.core.pool import SessionPool, Slot
+from tests.fakes import FakeModel, SmallVocabulary
+
+
+@given(st.lists(st.integers(0, 2)), st.lists(st.integers(0, 2)))
+def test_common_prefix(one: list[int], other: list[int]) -> None:
+    length = common_prefix(one, other)
+    assert one[:length] == other[:length]
+    assert length == min(len(one), len(other)) or one[length] != other[length]
+
+
+def test_feeding_goes_in_chunks_and_can_stop_between() -> None:
+    model = FakeModel(SmallVocabulary(9), max_rows=4)
+    session = model.open_session()
+    progress = feed(model, session, [1, 2, 3, 4, 5, 6])
+    assert next(progress) == 4
+    assert session.tokens == [1, 2, 3, 4]
+    assert list(progress) == [6]
+    assert session.tokens == [1, 2, 3, 4, 5, 6]
+
+
+def filled(pool: SessionPool, model: FakeModel, tokens: list[int]) -> Slot:
+    slot = pool.acquire(tokens)
+    for _ in feed(model, slot.session, tokens[slot.session.length :]):
+        pass
+    return slot
+
+
+def test_the_longest_common_prefix_is_reused_and_the_pending_token_stays_out() -> None:
+    model = FakeModel(SmallVocabulary(9))
+    pool = SessionPool(model)
+    slots = [filled(pool, model, tokens) for tokens in ([1, 2, 3, 4], [1, 2, 7, 8, 8])]
+    for slot, tokens in zip(slots, ([1, 2, 3, 4], [1, 2, 7, 8, 8]), strict=True):
+        pool.release(slot, tokens)
+    slot = pool.acquire([1, 2, 7, 8])
+    assert slot is slots[1]
+    assert slot.session.length == 3, "the last prompt token is pending"
+    assert slot.tokens == [1, 2, 7]
+
+
+def test_without_rollback_a_session_is_reused_whole_or_not_at_all() -> None:
+    model = FakeModel(SmallVocabulary(9), rollback=False)
+    pool = SessionPool(model)
+    pool.release(filled(pool, model, [1, 2, 3]), [1, 2, 3])
+    slot = pool.acquire([1, 2, 3, 4])
+    assert slot.session.length == 3
+    pool.release(slot, [1, 2, 3])
+    assert pool.acquire([1, 2, 9]).session.length == 0
+
+
+@pytest.mark.parametrize("committed", [2, 3, 5])
+def test_a_slot_holds_what_both_session_and_tokens_hold(committed: int) -> None:
+    """After an interrupt the session may be ahead of the sequence."""
+    model = FakeModel(SmallVocabulary(9))
+    pool = SessionPool(model)
+    slot = pool.acquire([1, 2, 3])
+    for _ in feed(model, slot.session, [1, 2, 3, 4, 5][:committed]):
+        pass
+    pool.release(slot, [1, 2, 3])
+    assert slot.session.length == len(slot.tokens) == min(committed, 3)
+
+
+def test_close_gives_idle_sessions_back() -> None:
+    model = FakeModel(SmallVocabulary(9))
+    pool = SessionPool(model)
+    pool.release(pool.acquire([1]), [1])
+    pool.close()
+    assert model.open_sessions == 0
