@@ -361,7 +361,7 @@ class Rogue(BaseDrafter):
 
     def extend(self, frontier: object) -> None:
         for _, draft, _limit in frontier:  # type: ignore[attr-defined]
-            for token in self.tokens:
+            for token in () if self.branch and len(draft) else self.tokens:
                 draft.add(token, ROOT if self.branch else len(draft) - 1, source=self.name)
 
 
@@ -370,7 +370,7 @@ class Rogue(BaseDrafter):
     [
         (Rogue(6), "rogue proposed a token id outside 0 to 5"),
         (Rogue(-1), "rogue proposed a token id outside 0 to 5"),
-        (Rogue(0, 1, 2, 3, 4), "rogue added more than the 4 tokens"),
+        (Rogue(*range(5), *range(5), *range(5), *range(5)), "rogue added more tokens than it was allowed"),
         (Rogue(0, 1, branch=True), "rogue proposed a tree"),
     ],
 )

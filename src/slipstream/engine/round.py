@@ -43,22 +43,22 @@ def propose(target: Model, drafter: Drafter, sequences: Several[Sequence], polic
         sizes = [len(growth.draft) for growth in frontier]
         drafter.extend(frontier)
         growing = [growth for growth, size in zip(frontier, sizes, strict=True) if len(growth.draft) > size]
-        for growth, size in zip(frontier, sizes, strict=True):
-            _check_growth(growth, size, drafter, target)
+    for sequence, draft in zip(sequences, drafts, strict=True):
+        _check_draft(draft, sequence, drafter, target)
     return drafts
 
 
-def _check_growth(growth: Growth, size: int, drafter: Drafter, target: Model) -> None:
-    """A drafter is anybody's code; what the target can not compute is refused by name."""
-    draft = growth.draft
-    if len(draft) > size + growth.limit:
-        raise UsageError(f"The drafter {drafter.name} added more than the {growth.limit} tokens it was allowed.")
-    if not all(0 <= token < target.vocabulary.size for token in draft.tokens[size:]):
-        raise UsageError(f"The drafter {drafter.name} proposed a token id outside 0 to {target.vocabulary.size - 1}.")
+def _check_draft(draft: Draft, sequence: Sequence, drafter: Drafter, target: Model) -> None:
+    """A drafter is anybody's code; what the target cannot compute is refused by name."""
+    if not draft.tokens:
+        return
+    size = target.vocabulary.size
+    if len(draft) > max(sequence.draft_limit, 0):
+        raise UsageError(f"The drafter {drafter.name} added more tokens than it was allowed.")
+    if not 0 <= min(draft.tokens) <= max(draft.tokens) < size:
+        raise UsageError(f"The drafter {drafter.name} proposed a token id outside 0 to {size - 1}.")
     if not (target.capabilities.trees or draft.is_chain):
-        raise UsageError(
-            f"The drafter {drafter.name} proposed a tree, but the {target.runtime} runtime takes chains only."
-        )
+        raise UsageError(f"The drafter {drafter.name} proposed a tree, but {target.runtime} takes chains only.")
 
 
 def _limited(growth: Growth, drafter: Drafter, policy: Policy) -> Growth:
