@@ -58,8 +58,8 @@ class Engine:
         defaults: sampling parameters where a call gives none
         """
         self.target = target
-        self.drafter: Drafter = drafter or NoDrafter()
-        self.policy: Policy = policy or FixedLength(DEFAULT_NUM_DRAFT_TOKENS)
+        self.drafter: Drafter = NoDrafter() if drafter is None else drafter
+        self.policy: Policy = FixedLength(DEFAULT_NUM_DRAFT_TOKENS) if policy is None else policy
         self.template = template
         self.defaults = defaults or SamplingParams()
         self.notices: list[str] = list(notices)
@@ -101,10 +101,10 @@ class Engine:
             raise UsageError(f"draft must be a name, a path or a Drafter, not {type(draft).__name__}.")
         own = draft if isinstance(draft, Drafter) else None
         spec = "none" if draft is None or num_draft_tokens == 0 else str(draft)
-        plan = DraftPlan() if own else plan_draft(spec, header)
+        plan = plan_draft(spec, header) if own is None else DraftPlan()
         target = load_model(path, options, options.gpu_layers)
         try:
-            drafter = own or load_drafter(plan, target, options)
+            drafter = load_drafter(plan, target, options) if own is None else own
         except BaseException:
             target.close()
             raise
