@@ -117,8 +117,9 @@ def _bounded_spinning() -> Iterator[None]:
     """Let the library's threads wait for each other by spinning briefly, then asleep.
 
     GNU OpenMP, which reads the variable when it is loaded, spins for milliseconds by default. With any other
-    process at work a thread then burns the time slice that the one it waits for needs: a forward of 13 ms takes
-    seconds (docs/llamacpp.md). 1000 turns cost a quiet machine 5 % at most. Who set either variable knows better.
+    process at work a thread then burns the time slice that the one it waits for needs, and a forward takes 20 to 40
+    times as long (figures, also of what a quiet machine pays, in docs/llamacpp.md). Who set either variable knows
+    better.
     """
     if any(name in os.environ for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")):
         yield
