@@ -74,6 +74,13 @@ class Session(Protocol):
     def commit(self, path: Sequence[int]) -> None:
         """Keep these rows of the session's last forward: row indices in its segment, each the parent of the next."""
 
+    def hold(self, path: Sequence[int]) -> None:
+        """Keep these rows of a forward through a layer subset: the next such forward continues them.
+
+        They are drafts: not counted by `length`, and gone at the next full forward or `truncate`.
+        Needs `Capabilities.layer_subsets`.
+        """
+
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` committed tokens; 0 always works, others need `rollback`."""
 
@@ -88,7 +95,7 @@ class Segment(NamedTuple):
     """The rows of one session in one forward.
 
     tokens:  [n] token ids
-    parents: [n] index of the parent row in this segment, -1 for the last committed token. Parents come
+    parents: [n] index of the parent row in this segment, -1 for the last token before them. Parents come
              first. None is a chain. A row's position is the session's length plus its depth.
     outputs: how many rows are read afterwards, counted from the last; None is all of them, 0 is prefill
     """
@@ -147,8 +154,14 @@ class Model(Protocol):
     def open_session(self) -> Session:
         """An empty session. Raises RuntimeUnavailableError when all are in use."""
 
-    def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> Sequence[Rows]:
-        """One pass over all segments, one `Rows` each. Sessions do not change until they commit."""
+    def forward(
+        self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None, hidden: Sequence[int] = ()
+    ) -> Sequence[Rows]:
+        """One pass over all segments, one `Rows` each. Sessions do not change until they commit.
+
+        layers: run these only, ascending; their rows can be held, never committed. None is all of them
+        hidden: layers whose output `Rows.hidden` gives afterwards
+        """
 
     def memory(self) -> int:
         """Bytes: weights, KV cache and buffers."""

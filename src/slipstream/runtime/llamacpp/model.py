@@ -14,7 +14,7 @@ from slipstream.models.gguf import GgufHeader, read_model_header
 from slipstream.runtime.llamacpp import binding, context
 from slipstream.runtime.llamacpp.batch import Batch, Chain
 from slipstream.runtime.llamacpp.options import Options
-from slipstream.runtime.llamacpp.rows import LlamaCppRows
+from slipstream.runtime.rows import TableRows
 from slipstream.runtime.llamacpp.session import LlamaCppSession
 from slipstream.runtime.llamacpp.vocabulary import LlamaCppVocabulary
 
@@ -111,7 +111,9 @@ class LlamaCppModel:
             )
         return LlamaCppSession(self, self._idle.pop())
 
-    def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> list[LlamaCppRows]:
+    def forward(
+        self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None, hidden: Sequence[int] = ()
+    ) -> list[TableRows]:
         """One pass over all segments, one `Rows` each. Sessions do not change until they commit.
 
         Raises ContextLimitError if a session's context is full, UsageError for more than `max_rows`
@@ -119,6 +121,7 @@ class LlamaCppModel:
         """
         self._require_open()
         assert layers is None, "the llama.cpp runtime has no layer subsets"
+        assert not hidden, "the llama.cpp runtime has no hidden states"
         self._check_rows(batch)
         chains = [self._begin(segment) for segment in batch]
         assert len({chain.sequence for chain in chains}) == len(chains), "one segment for each session"
@@ -221,12 +224,12 @@ class LlamaCppModel:
             f"llama.cpp failed to compute {rows} rows of {self.name} (code {result}: {binding.log.reason()})."
         )
 
-    def _rows(self, chains: Sequence[Chain]) -> list[LlamaCppRows]:
+    def _rows(self, chains: Sequence[Chain]) -> list[TableRows]:
         table = self._table(self._batch.outputs)
         rows, start = [], 0
         for chain in chains:
             first = len(chain.tokens) - chain.outputs
-            rows.append(LlamaCppRows(self, table, start - first, first, chain.outputs))
+            rows.append(TableRows(self, table, start - first, first, chain.outputs))
             start += chain.outputs
         return rows
 

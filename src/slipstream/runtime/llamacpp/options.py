@@ -4,16 +4,8 @@ from dataclasses import dataclass
 
 from slipstream.errors import RuntimeUnavailableError, UsageError
 from slipstream.models.gguf import GgufHeader
+from slipstream.runtime.checks import check_choice, check_range, check_sizes, context_for
 from slipstream.runtime.threads import default_threads
-
-DEFAULT_CONTEXT = 4096
-"""Tokens a session gets unless asked otherwise, if the model was trained for as many.
-
-Models are trained for up to a million; a KV cache of that length would fill the machine unasked.
-"""
-
-SHORTEST_CONTEXT = 2
-"""One token of a prompt and one of an answer."""
 
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 """`llama_flash_attn_type`."""
@@ -40,34 +32,23 @@ class Options:
 
     def __post_init__(self) -> None:
         """Raise UsageError for values that cannot be, whatever the model."""
-        _check_range("context length", self.context_length, SHORTEST_CONTEXT, 1 << 24)
-        _check_range("number of sequences", self.max_sequences, 1, 256)
-        _check_range("number of threads", self.threads, 1, 512)
-        _check_range("number of batch threads", self.batch_threads, 1, 512)
-        _check_range("number of rows in one forward", self.max_rows, 2, 8192)
-        _check_choice("flash attention", self.flash_attention, FLASH_ATTENTION)
-        _check_choice("KV cache type for keys", self.kv_type_k, KV_TYPES)
-        _check_choice("KV cache type for values", self.kv_type_v, KV_TYPES)
+        check_sizes(self.context_length, self.max_sequences, self.threads, self.max_rows)
+        check_range("number of batch threads", self.batch_threads, 1, 512)
+        check_choice("flash attention", self.flash_attention, FLASH_ATTENTION)
+        check_choice("KV cache type for keys", self.kv_type_k, KV_TYPES)
+        check_choice("KV cache type for values", self.kv_type_v, KV_TYPES)
         if self.flash_attention == "off" and self.kv_type_v.startswith("q"):
             raise UsageError(
                 f"A {self.kv_type_v} KV cache for values needs flash attention; set it to auto or on, or use f16."
             )
         if isinstance(self.gpu_layers, str):
-            _check_choice("number of GPU layers", self.gpu_layers, ("auto", "all"))
+            check_choice("number of GPU layers", self.gpu_layers, ("auto", "all"))
         else:
-            _check_range("number of GPU layers", self.gpu_layers, 0, 1 << 20)
+            check_range("number of GPU layers", self.gpu_layers, 0, 1 << 20)
 
     def context_for(self, header: GgufHeader) -> int:
         """Tokens a session holds. Raises UsageError for more than the model was trained to attend to."""
-        trained = header.context_length
-        if self.context_length is None:
-            return max(min(trained or DEFAULT_CONTEXT, DEFAULT_CONTEXT), SHORTEST_CONTEXT)
-        if trained is not None and self.context_length > trained:
-            raise UsageError(
-                f"{header.path.name} was trained for a context of {trained} tokens and "
-                f"{self.context_length} were asked for; choose {SHORTEST_CONTEXT} to {trained}."
-            )
-        return self.context_length
+        return context_for(header, self.context_length)
 
     def gpu_layers_for(self, has_gpu: bool) -> int:
         """Layers to put on the GPU, `ALL_LAYERS` for all. Raises RuntimeUnavailableError where there is none."""
@@ -84,13 +65,3 @@ class Options:
         """Threads for a forward of one row, and for one of more rows."""
         threads = self.threads or default_threads()
         return threads, self.batch_threads or threads
-
-
-def _check_range(what: str, value: int | None, low: int, high: int) -> None:
-    if value is not None and not low <= value <= high:
-        raise UsageError(f"The {what} must be from {low} to {high}, not {value}.")
-
-
-def _check_choice(what: str, value: str, choices: "dict[str, int] | tuple[str, ...]") -> None:
-    if value not in choices:
-        raise UsageError(f"The {what} must be one of {', '.join(choices)}, not {value!r}.")

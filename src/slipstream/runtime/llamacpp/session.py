@@ -47,6 +47,10 @@ class LlamaCppSession:
         self._tokens += self._computed[: len(path)]
         self._computed = []
 
+    def hold(self, path: Sequence[int]) -> None:
+        """llama.cpp has no layer subsets; `Capabilities.layer_subsets` says so."""
+        raise AssertionError("the llama.cpp runtime has no layer subsets")
+
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` committed tokens.
 

@@ -1,4 +1,4 @@
-"""The logits of one segment of a forward, as views into the library's output buffer."""
+"""The rows of one segment of a forward, as views into a runtime's table of logits."""
 
 from typing import Protocol
 
@@ -15,10 +15,10 @@ class Generation(Protocol):
     generation: int
 
 
-class LlamaCppRows:
-    """Implements `core.protocols.Rows`. Valid until the model's next forward; later use is an AssertionError.
+class TableRows:
+    """Implements `core.protocols.Rows` without hidden states. Valid until the model's next forward.
 
-    table:   [rows, vocab] float32, a view of the library's buffer: all rows of the forward that gave logits
+    table:   [rows, vocab] float32, a view of the runtime's buffer: all rows of the forward that gave logits
     shift:   index in `table` of the segment's row 0, negative where the first rows gave none
     first, count: the segment's rows that gave logits
     """
@@ -35,7 +35,7 @@ class LlamaCppRows:
 
     def logits(self, row: int) -> Logits:
         """[vocab] float32, raw, contiguous. A view: do not write into it and do not keep it."""
-        assert self._born == self._model.generation, "rows are valid until the model's next forward"
+        self.require_valid()
         assert self._first <= row < self._stop, f"no logits were asked for row {row} (see Segment.outputs)"
         view: Logits = self._table[row + self._shift]
         return view
@@ -45,5 +45,9 @@ class LlamaCppRows:
         return ranked(*top(self.logits(row), count), count)
 
     def hidden(self, row: int, layer: int) -> NDArray[np.float32]:
-        """llama.cpp gives no hidden states; `Capabilities.hidden_states` says so."""
-        raise AssertionError("the llama.cpp runtime has no hidden states")
+        """A runtime without hidden states says so in its `Capabilities`."""
+        raise AssertionError("this runtime has no hidden states")
+
+    def require_valid(self) -> None:
+        """Rows of an earlier forward are a mistake of ours."""
+        assert self._born == self._model.generation, "rows are valid until the model's next forward"

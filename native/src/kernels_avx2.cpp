@@ -1,0 +1,9 @@
+#include "simd_avx2.hpp"
+
+#include <type_traits>
+#include <utility>
+
+#define SLIPSTREAM_NAME "avx2"
+namespace slipstream::avx2 {
+#include "kernels.inl"
+}

@@ -1,0 +1,101 @@
+#include "model.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "buffers.hpp"
+#include "forward.hpp"
+
+namespace slipstream {
+namespace {
+
+void require(bool condition, const char* what) {
+    if (!condition) throw std::logic_error(what);
+}
+
+CacheShape cache_shape(const Program& program) {
+    return {int(program.layers.size()), program.key_value_heads, program.head_size};
+}
+
+void check_segment(const Segment& segment, Cache& cache, int vocabulary, int layers_asked) {
+    const Session& session = cache.at(segment.session);
+    const int count = int(segment.tokens.size());
+    require(session.open, "the session is closed");
+    require(count > 0, "a segment needs rows");
+    require(segment.outputs >= 0 && segment.outputs <= count, "more outputs than rows");
+    require(segment.parents.empty() || int(segment.parents.size()) == count, "one parent for each row");
+    for (int i = 0; i < count; i++) {
+        require(segment.tokens[i] >= 0 && segment.tokens[i] < vocabulary, "a token that the vocabulary lacks");
+        if (!segment.parents.empty())
+            require(segment.parents[i] >= -1 && segment.parents[i] < i, "parents come before their children");
+    }
+    const int before = layers_asked ? session.used() : session.length;
+    require(before + count <= cache.context(), "the session's context is full");
+}
+
+std::vector<int> parents_of(const Segment& segment) {
+    if (!segment.parents.empty()) return segment.parents;
+    std::vector<int> parents(segment.tokens.size());
+    for (size_t i = 0; i < parents.size(); i++) parents[i] = int(i) - 1;
+    return parents;
+}
+
+}  // namespace
+
+Model::Model(std::shared_ptr<const Weights> weights, Program program, const Kernels& kernels,
+             std::shared_ptr<ThreadPool> pool, Limits limits)
+    : weights_(std::move(weights)),
+      program_((program.check(), std::move(program))),
+      kernels_(kernels),
+      pool_(std::move(pool)),
+      limits_(limits),
+      cache_(cache_shape(program_), limits.sessions, limits.context),
+      buffers_(new Buffers(program_, limits, pool_->threads())) {}
+
+Model::~Model() = default;
+
+void Model::forward(const std::vector<Segment>& segments, const std::vector<int>& layers,
+                    const std::vector<int>& hidden, const std::function<bool()>& interrupted) {
+    int rows = 0, outputs = 0;
+    for (size_t i = 0; i < segments.size(); i++) {
+        check_segment(segments[i], cache_, program_.vocabulary(), int(layers.size()));
+        for (size_t j = 0; j < i; j++) require(segments[j].session != segments[i].session, "one segment for a session");
+        rows += int(segments[i].tokens.size());
+        outputs += segments[i].outputs;
+    }
+    require(rows > 0 && rows <= limits_.rows, "more rows than a forward can have");
+    for (int layer : layers)
+        require(layer >= 0 && layer < int(program_.layers.size()), "a layer that the model lacks");
+    for (const Segment& segment : segments) cache_.prepare(segment.session, parents_of(segment), !layers.empty());
+    hidden_.clear();
+    rows_ = rows;
+    outputs_ = outputs;
+    buffers_->most_outputs = std::max(buffers_->most_outputs, outputs);
+    try {
+        Forward(*this, segments, layers, hidden, interrupted).run();
+    } catch (...) {  // nothing of it can be committed
+        for (const Segment& segment : segments) cache_.at(segment.session).parents.clear();
+        rows_ = outputs_ = 0;
+        throw;
+    }
+}
+
+const float* Model::logits() const { return buffers_->logits; }
+
+int Model::logits_stride() const { return buffers_->logits_stride; }
+
+const float* Model::hidden_state(int layer) const {
+    for (const auto& [kept, values] : hidden_)
+        if (kept == layer) return values.data();
+    throw std::logic_error("no hidden states of this layer were asked for");
+}
+
+size_t Model::buffer_bytes() const {
+    return Buffers::bytes(program_, limits_, pool_->threads(), std::max(kExpectedOutputs, buffers_->most_outputs));
+}
+
+size_t Model::buffer_bytes_for(const Program& program, const Limits& limits, int threads) {
+    return Buffers::bytes(program, limits, threads, kExpectedOutputs);
+}
+
+}  // namespace slipstream

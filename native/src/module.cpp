@@ -1,0 +1,297 @@
+// The Python module: thin, and without opinions; slipstream/runtime/native wraps it.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <stdexcept>
+#include <tuple>
+
+#include "model.hpp"
+#include "roofline.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace slipstream {
+namespace {
+
+// Gives back a Python exception that a callback raised, after the C++ call has been left in good order.
+class Signals {
+   public:
+    // True if a signal handler raised: Ctrl-C. Python's rule is that only its main thread runs handlers.
+    bool raised() {
+        const nb::gil_scoped_acquire gil;
+        if (pending_ || PyErr_CheckSignals() == 0) return pending_;
+        pending_ = true;
+        error_ = std::make_unique<nb::python_error>();
+        return true;
+    }
+    [[noreturn]] void rethrow() { throw nb::python_error(*error_); }
+
+   private:
+    bool pending_ = false;
+    std::unique_ptr<nb::python_error> error_;
+};
+
+std::shared_ptr<Weights> load_weights(const std::string& path,
+                                      const std::vector<std::tuple<std::string, int, int64_t, int64_t, int64_t>>& tensors,
+                                      int threads, const nb::object& progress) {
+    std::vector<TensorPlace> places;
+    for (const auto& [name, format, rows, columns, offset] : tensors)
+        places.push_back({name, format, rows, columns, offset});
+    std::unique_ptr<nb::python_error> error;
+    const auto report = [&](double done) {
+        const nb::gil_scoped_acquire gil;
+        try {
+            if (PyErr_CheckSignals() != 0) throw nb::python_error();
+            if (!progress.is_none()) progress(done);
+            return true;
+        } catch (nb::python_error& raised) {
+            error = std::make_unique<nb::python_error>(std::move(raised));
+            return false;
+        }
+    };
+    try {
+        const nb::gil_scoped_release unlocked;
+        const auto pool = ThreadPool::shared(threads);
+        return std::make_shared<Weights>(path, std::move(places), *pool, report);
+    } catch (const Abandoned&) {
+        throw nb::python_error(std::move(*error));
+    }
+}
+
+int64_t weight_bytes(const std::vector<std::tuple<std::string, int, int64_t, int64_t, int64_t>>& tensors) {
+    std::vector<TensorPlace> places;
+    for (const auto& [name, format, rows, columns, offset] : tensors)
+        places.push_back({name, format, rows, columns, offset});
+    return int64_t(Weights::bytes_for(places));
+}
+
+// Bytes of the KV cache and of the buffers of a model with these sizes.
+std::tuple<int64_t, int64_t> memory_needed(int layers, int width, int heads, int key_value_heads, int head_size,
+                                           int feed_forward, int vocabulary, int rotary, int sessions, int context,
+                                           int rows, int threads) {
+    Program program;
+    program.width = width;
+    program.heads = heads;
+    program.key_value_heads = key_value_heads;
+    program.head_size = head_size;
+    program.rotary.frequencies.resize(rotary / 2);
+    GatedUnit unit;
+    unit.gate.rows = feed_forward;
+    program.layers = {{unit}};
+    program.output.rows = vocabulary;
+    const Limits limits{sessions, context, rows};
+    return {int64_t(Cache::bytes_for({layers, key_value_heads, head_size}, sessions, context)),
+            int64_t(Model::buffer_bytes_for(program, limits, threads))};
+}
+
+// Builds a Program call by call. Tensors are indices into `weights`.
+class ProgramBuilder {
+   public:
+    ProgramBuilder(std::shared_ptr<Weights> weights, int width, int heads, int key_value_heads, int head_size)
+        : weights_(std::move(weights)) {
+        program_.width = width;
+        program_.heads = heads;
+        program_.key_value_heads = key_value_heads;
+        program_.head_size = head_size;
+    }
+
+    void embedding(int tensor) { program_.embedding = weights_->matrix(tensor); }
+    void rotary(std::vector<float> frequencies, bool halves) { program_.rotary = {std::move(frequencies), halves}; }
+    void layer() { program_.layers.emplace_back(); }
+    void normalise(int tensor, float epsilon) { add(Normalise{weights_->vector(tensor), epsilon}); }
+    void attend(int query, int key, int value, float scale) {
+        add(Attend{weights_->matrix(query), weights_->matrix(key), weights_->matrix(value), scale});
+    }
+    void gated_unit(int gate, int up) { add(GatedUnit{weights_->matrix(gate), weights_->matrix(up)}); }
+    void add_projected(int tensor) { add(AddProjected{weights_->matrix(tensor)}); }
+    void output(int norm, float epsilon, int tensor) {
+        program_.output_norm = {weights_->vector(norm), epsilon};
+        program_.output = weights_->matrix(tensor);
+    }
+
+    const Program& program() const { return program_; }
+    const std::shared_ptr<Weights>& weights() const { return weights_; }
+
+   private:
+    void add(Operation operation) {
+        if (program_.layers.empty()) throw std::invalid_argument("an operation comes before the first layer");
+        program_.layers.back().push_back(std::move(operation));
+    }
+
+    std::shared_ptr<Weights> weights_;
+    Program program_;
+};
+
+using Table = nb::ndarray<nb::numpy, const float, nb::ndim<2>>;
+// session, tokens, parents (empty for a chain), outputs
+using PythonSegment = std::tuple<int, std::vector<int>, std::vector<int>, int>;
+
+class PythonModel {
+   public:
+    PythonModel(const ProgramBuilder& builder, const std::string& instruction_set, int threads, int sessions,
+                int context, int rows)
+        : model_(builder.weights(), builder.program(), kernels_for(instruction_set), ThreadPool::shared(threads),
+                 Limits{sessions, context, rows}) {}
+
+    void forward(std::vector<PythonSegment> python_segments, const std::vector<int>& layers,
+                 const std::vector<int>& hidden) {
+        std::vector<Segment> segments;
+        segments.reserve(python_segments.size());
+        for (auto& [session, tokens, parents, outputs] : python_segments)
+            segments.push_back({session, std::move(tokens), std::move(parents), outputs});
+        Signals signals;
+        try {
+            const nb::gil_scoped_release unlocked;
+            model_.forward(segments, layers, hidden, [&] { return signals.raised(); });
+        } catch (const Interrupted&) {
+            signals.rethrow();
+        }
+    }
+
+    Table logits() {
+        const size_t shape[] = {size_t(model_.outputs()), size_t(model_.program().vocabulary())};
+        const int64_t strides[] = {model_.logits_stride(), 1};
+        return Table(model_.logits(), 2, shape, nb::find(this), strides);
+    }
+
+    Table hidden_state(int layer) {
+        const size_t shape[] = {size_t(model_.rows()), size_t(model_.program().width)};
+        return Table(model_.hidden_state(layer), 2, shape, nb::find(this));
+    }
+
+    // Keys and values of the session's first `length` slots in one layer, [length, heads, size] each: for tests.
+    std::tuple<nb::ndarray<nb::numpy, uint16_t>, nb::ndarray<nb::numpy, uint16_t>> cached(int session, int layer,
+                                                                                         int length) {
+        const Cache& cache = model_.cache();
+        const CacheShape& shape = cache.shape();
+        const auto& blocks = model_.cache().at(session).blocks;
+        if (length < 0 || length > int(blocks.size()) * kKeyBlock || layer < 0 || layer >= shape.layers)
+            throw std::out_of_range("no such slots");
+        const size_t dimensions[] = {size_t(length), size_t(shape.heads), size_t(shape.head_size)};
+        const size_t count = dimensions[0] * dimensions[1] * dimensions[2];
+        auto *keys = new uint16_t[count], *values = new uint16_t[count];
+        uint16_t *key = keys, *value = values;
+        for (int slot = 0; slot < length; slot++) {
+            const int block = blocks[slot / kKeyBlock], place = slot % kKeyBlock;
+            for (int head = 0; head < shape.heads; head++)
+                for (int d = 0; d < shape.head_size; d++) {
+                    *key++ = cache.keys(block, layer, head)[place / kChannels * kChannels * shape.head_size +
+                                                            d * kChannels + place % kChannels];
+                    *value++ = cache.values(block, layer, head)[place * shape.head_size + d];
+                }
+        }
+        const auto owned = [&](uint16_t* data) {
+            const nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<uint16_t*>(p); });
+            return nb::ndarray<nb::numpy, uint16_t>(data, 3, dimensions, owner);
+        };
+        return {owned(keys), owned(values)};
+    }
+
+    std::map<std::string, double> profile() const {
+        std::map<std::string, double> seconds;
+        for (int stage = 0; stage < kStages; stage++) seconds[kStageNames[stage]] = model_.profile()[stage];
+        return seconds;
+    }
+
+    Model& model() { return model_; }
+
+   private:
+    Model model_;
+};
+
+// A matrix times rows, and rows of the matrix as numbers: for tests against an independent dequantiser.
+std::vector<float> multiply(const Weights& weights, int tensor, const std::string& instruction_set,
+                            const std::vector<float>& values, int rows) {
+    const Matrix& matrix = weights.matrix(tensor);
+    if (rows < 1 || int64_t(values.size()) != int64_t(rows) * matrix.columns)
+        throw std::invalid_argument("values must be rows x columns");
+    const Kernels& kernels = kernels_for(instruction_set);
+    const int groups = matrix.groups();
+    std::vector<float> copy = values, scales(rows * groups), sums(rows * groups);
+    std::vector<int8_t> codes(values.size());
+    std::vector<int32_t> starts(rows * groups);
+    const Activations x{matrix.columns, copy.data(), codes.data(), scales.data(), starts.data(), sums.data()};
+    for (int row = 0; row < rows; row++) {
+        const Activations to = x.from(row);
+        kernels.quantise(to.values, matrix.columns, to.codes, to.scales, to.starts, to.sums);
+    }
+    const int stride = matrix.blocks() * kChannels;
+    std::vector<float> out(size_t(rows) * stride), result;
+    for (int block = 0; block < matrix.blocks(); block++)
+        kernels.product(matrix, block, x, rows, out.data() + block * kChannels, stride);
+    for (int row = 0; row < rows; row++)
+        result.insert(result.end(), out.begin() + size_t(row) * stride, out.begin() + size_t(row) * stride + matrix.rows);
+    return result;
+}
+
+std::vector<float> row_of(const Weights& weights, int tensor, int row) {
+    const Matrix& matrix = weights.matrix(tensor);
+    if (row < 0 || row >= matrix.rows) throw std::out_of_range("no such row");
+    std::vector<float> numbers(matrix.columns);
+    read_row(matrix, row, numbers.data());
+    return numbers;
+}
+
+}  // namespace
+}  // namespace slipstream
+
+NB_MODULE(_native, m) {
+    using namespace slipstream;
+    nb::exception<BadFile>(m, "BadFile", PyExc_ValueError);
+    m.def("instruction_sets", &instruction_sets);
+    m.def("load_weights", &load_weights, "path"_a, "tensors"_a, "threads"_a, "progress"_a.none());
+    m.def("weight_bytes", &weight_bytes, "tensors"_a);
+    m.def("memory_needed", &memory_needed, nb::kw_only(), "layers"_a, "width"_a, "heads"_a, "key_value_heads"_a,
+          "head_size"_a, "feed_forward"_a, "vocabulary"_a, "rotary"_a, "sessions"_a, "context"_a, "rows"_a,
+          "threads"_a);
+    m.def("multiply", &multiply, "weights"_a, "tensor"_a, "instruction_set"_a, "values"_a, "rows"_a);
+    m.def("row_of", &row_of, "weights"_a, "tensor"_a, "row"_a);
+    m.def("measure_read", &measure_read, "threads"_a, "bytes"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def("measure_dot", &measure_dot, "threads"_a, "instruction_set"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def("measure_fma", &measure_fma, "threads"_a, "instruction_set"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def("huge_page_bytes", &huge_page_bytes);
+    nb::class_<Weights>(m, "Weights").def_prop_ro("bytes", &Weights::bytes);
+    nb::class_<ProgramBuilder>(m, "Program")
+        .def(nb::init<std::shared_ptr<Weights>, int, int, int, int>(), "weights"_a, "width"_a, "heads"_a,
+             "key_value_heads"_a, "head_size"_a)
+        .def("embedding", &ProgramBuilder::embedding)
+        .def("rotary", &ProgramBuilder::rotary)
+        .def("layer", &ProgramBuilder::layer)
+        .def("normalise", &ProgramBuilder::normalise)
+        .def("attend", &ProgramBuilder::attend)
+        .def("gated_unit", &ProgramBuilder::gated_unit)
+        .def("add_projected", &ProgramBuilder::add_projected)
+        .def("output", &ProgramBuilder::output)
+        .def("check", [](const ProgramBuilder& builder) { builder.program().check(); });
+    nb::class_<PythonModel>(m, "Model")
+        .def(nb::init<const ProgramBuilder&, const std::string&, int, int, int, int>(), "program"_a,
+             "instruction_set"_a, "threads"_a, "sessions"_a, "context"_a, "rows"_a)
+        .def("forward", &PythonModel::forward)
+        .def("logits", &PythonModel::logits)
+        .def("hidden_state", &PythonModel::hidden_state)
+        .def("cached", &PythonModel::cached)
+        .def("profile", &PythonModel::profile)
+        .def("buffer_bytes", [](PythonModel& self) { return int64_t(self.model().buffer_bytes()); })
+        .def("open", [](PythonModel& self) { return self.model().cache().open(); })
+        .def("close", [](PythonModel& self, int session) { self.model().cache().close(session); })
+        .def("fork", [](PythonModel& self, int session, int length) { return self.model().cache().fork(session, length); })
+        .def("truncate",
+             [](PythonModel& self, int session, int length) { self.model().cache().truncate(session, length); })
+        .def("commit", [](PythonModel& self, int session,
+                          const std::vector<int>& path) { self.model().cache().commit(session, path); })
+        .def("hold", [](PythonModel& self, int session,
+                        const std::vector<int>& path) { self.model().cache().hold(session, path); })
+        .def("length", [](PythonModel& self, int session) { return self.model().cache().at(session).length; })
+        .def("free_blocks", [](PythonModel& self) { return self.model().cache().free_blocks(); });
+}

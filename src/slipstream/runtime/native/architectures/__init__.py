@@ -1,0 +1,10 @@
+"""The architectures that the native runtime knows, one declarative file each."""
+
+from collections.abc import Callable
+
+from slipstream.runtime.native.architectures.llama import llama
+from slipstream.runtime.native.modelfile import ModelFile
+from slipstream.runtime.native.program import Decoder
+
+ARCHITECTURES: dict[str, Callable[[ModelFile], Decoder]] = {"llama": llama}
+"""By `general.architecture`."""

@@ -1,0 +1,47 @@
+"""Llama, and what shares its architecture: Llama 2 and 3, SmolLM2, TinyLlama, Mistral (Touvron et al. 2023).
+
+The GGUF converter has permuted queries and keys so that rotary pairs are neighbours.
+"""
+
+from slipstream.runtime.native.modelfile import ModelFile
+from slipstream.runtime.native.program import AddProjected, Attend, Decoder, GatedUnit, Normalise, Operation
+
+
+def llama(file: ModelFile) -> Decoder:
+    """The decoder of a `llama` file. Raises NotSupported for its relatives with experts or other scalings."""
+    file.refuse("expert_count", "it is a mixture of experts")
+    for key in ("attention.scale", "logit_scale", "embedding_scale", "residual_scale"):
+        file.refuse(key, f"it sets {key}")
+
+    width, heads = file.integer("embedding_length"), file.integer("attention.head_count")
+    head_size = file.integer("attention.key_length", width // heads)
+    epsilon = file.number("attention.layer_norm_rms_epsilon")
+
+    def layer(i: int) -> tuple[Operation, ...]:
+        # x += o(attention(norm(x)));  x += down(silu(gate(norm(x))) * up(norm(x)))
+        return (
+            Normalise(f"blk.{i}.attn_norm.weight", epsilon),
+            Attend(
+                query=f"blk.{i}.attn_q.weight",
+                key=f"blk.{i}.attn_k.weight",
+                value=f"blk.{i}.attn_v.weight",
+                scale=head_size**-0.5,
+            ),
+            AddProjected(f"blk.{i}.attn_output.weight"),
+            Normalise(f"blk.{i}.ffn_norm.weight", epsilon),
+            GatedUnit(gate=f"blk.{i}.ffn_gate.weight", up=f"blk.{i}.ffn_up.weight"),
+            AddProjected(f"blk.{i}.ffn_down.weight"),
+        )
+
+    return Decoder(
+        width=width,
+        heads=heads,
+        key_value_heads=file.integer("attention.head_count_kv", heads),
+        head_size=head_size,
+        feed_forward=file.integer("feed_forward_length"),
+        embedding="token_embd.weight",
+        rotary=file.rotary(head_size),
+        layers=tuple(layer(i) for i in range(file.integer("block_count"))),
+        output_norm=Normalise("output_norm.weight", epsilon),
+        output="output.weight" if file.has("output.weight") else "token_embd.weight",
+    )

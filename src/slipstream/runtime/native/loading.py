@@ -1,0 +1,153 @@
+"""From a file's header to weights in memory: which architecture, which tensors, how many bytes."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from slipstream.errors import ModelFileError, RuntimeUnavailableError
+from slipstream.models.gguf import GgufHeader, TensorInfo
+from slipstream.runtime.native import _native
+from slipstream.runtime.native.architectures import ARCHITECTURES
+from slipstream.runtime.native.memory import available_memory, gigabytes
+from slipstream.runtime.native.modelfile import ROTARY_FACTORS, ModelFile, NotSupported
+from slipstream.runtime.native.program import Decoder, compiled
+
+FORMATS = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "BF16": 30}
+"""Tensor types with a layout (native/src/matrix.hpp), by their numbers in a file."""
+
+TensorPlace = tuple[str, int, int, int, int]
+"""Name, type, rows, columns, offset."""
+
+
+class Plan(NamedTuple):
+    """What is to be loaded."""
+
+    decoder: Decoder
+    places: list[TensorPlace]
+
+
+class Sizes(NamedTuple):
+    """What the caller decides."""
+
+    sessions: int
+    context: int
+    rows: int
+    threads: int
+
+
+class Memory(NamedTuple):
+    """Bytes that a model takes."""
+
+    weights: int
+    kv_cache: int
+    buffers: int
+
+
+def unsupported(header: GgufHeader) -> str | None:
+    """Why the native runtime cannot run this file, as a clause that follows a colon; None if it can."""
+    try:
+        plan(header)
+    except NotSupported as reason:
+        return str(reason)
+    return None
+
+
+def plan(header: GgufHeader) -> Plan:
+    """Describe the file's decoder and find its tensors. Raises NotSupported."""
+    describe = ARCHITECTURES.get(header.architecture)
+    if describe is None:
+        raise NotSupported(f"its architecture {header.architecture!r} is not known to it")
+    if header.flag(f"{header.architecture}.attention.causal") is False or header.integer(
+        f"{header.architecture}.pooling_type"
+    ):
+        raise NotSupported("it is an embedding model")
+    file = ModelFile(header)
+    decoder = describe(file)
+    _check_sizes(decoder)
+    names = decoder.tensors()
+    if unknown := set(file.tensors) - set(names) - {ROTARY_FACTORS}:
+        raise NotSupported(f"it has tensors that its architecture does not use ({min(unknown)})")
+    return Plan(decoder, [_place(file, name) for name in names])
+
+
+def load(header: GgufHeader, plan: Plan, threads: int, progress: Callable[[float], None] | None) -> _native.Program:
+    """Read and repack the weights; the program holds them. Raises ModelFileError, RuntimeUnavailableError."""
+    try:
+        weights = _native.load_weights(str(header.path), plan.places, threads, progress)
+        return compiled(plan.decoder, weights, [name for name, *_ in plan.places])
+    except ValueError as problem:
+        raise ModelFileError(f"{header.path} is damaged ({problem}); download or convert it again.") from None
+    except MemoryError:
+        raise RuntimeUnavailableError(
+            f"There is not enough memory for {header.path.name}; choose a smaller model."
+        ) from None
+
+
+def memory_needed(plan: Plan, sizes: Sizes) -> Memory:
+    """What loading with these sizes takes, known before any of it is taken."""
+    decoder = plan.decoder
+    vocabulary = next(rows for name, _, rows, _, _ in plan.places if name == decoder.output)
+    cache, buffers = _native.memory_needed(
+        layers=len(decoder.layers),
+        width=decoder.width,
+        heads=decoder.heads,
+        key_value_heads=decoder.key_value_heads,
+        head_size=decoder.head_size,
+        feed_forward=decoder.feed_forward,
+        vocabulary=vocabulary,
+        rotary=2 * len(decoder.rotary.frequencies),
+        sessions=sizes.sessions,
+        context=sizes.context,
+        rows=sizes.rows,
+        threads=sizes.threads,
+    )
+    return Memory(_native.weight_bytes(plan.places), cache, buffers)
+
+
+def check_memory(name: str, needed: Memory, sizes: Sizes) -> None:
+    """Raise RuntimeUnavailableError, with the numbers, if the machine does not have as much."""
+    available = available_memory()
+    if available is None or sum(needed) <= available:
+        return
+    raise RuntimeUnavailableError(
+        f"{name} needs {gigabytes(sum(needed))} of memory (weights {gigabytes(needed.weights)}, KV cache of "
+        f"{sizes.sessions} sequence(s) of {sizes.context} tokens {gigabytes(needed.kv_cache)}, buffers "
+        f"{gigabytes(needed.buffers)}) and {gigabytes(available)} are free; choose a shorter context, fewer "
+        "sequences or a smaller model."
+    )
+
+
+def _check_sizes(decoder: Decoder) -> None:
+    """The kernels work on groups of 32."""
+    for what, size in (
+        ("width", decoder.width),
+        ("head size", decoder.head_size),
+        ("feed-forward size", decoder.feed_forward),
+        ("rotary embedding's size", 2 * len(decoder.rotary.frequencies)),
+    ):
+        if size % 32:
+            raise NotSupported(f"its {what} {size} is not a multiple of 32")
+    if decoder.heads % decoder.key_value_heads:
+        raise NotSupported(
+            f"its {decoder.heads} heads cannot share {decoder.key_value_heads} key-value heads evenly"
+        )
+
+
+def _place(file: ModelFile, name: str) -> TensorPlace:
+    tensor = file.tensors.get(name)
+    if tensor is None:
+        raise NotSupported(f"it has no tensor {name}")
+    if tensor.type.name not in FORMATS:
+        raise NotSupported(f"{name} is {tensor.type.name}, and it knows {', '.join(FORMATS)}")
+    rows, columns = _matrix_shape(tensor)
+    return name, FORMATS[tensor.type.name], rows, columns, tensor.offset
+
+
+def _matrix_shape(tensor: TensorInfo) -> tuple[int, int]:
+    """Rows (output channels; 1 for a vector) and columns (inputs)."""
+    columns, *rest = tensor.shape or (0,)
+    rows = rest.pop(0) if rest else 1
+    if any(size != 1 for size in rest):
+        raise NotSupported(f"{tensor.name} has more than two dimensions")
+    if columns % 32:
+        raise NotSupported(f"{tensor.name} has rows of {columns} numbers, which is not a multiple of 32")
+    return rows, columns

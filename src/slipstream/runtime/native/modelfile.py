@@ -1,0 +1,91 @@
+"""What an architecture reads from a GGUF header: sizes, and the rotary embedding with its scalings."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.models.gguf import GgufHeader, TensorInfo
+from slipstream.runtime.native.program import Rotary
+
+MOST = 1 << 24
+"""Larger than any size in a header, and small enough that products of three fit 64 bits."""
+
+ROTARY_FACTORS = "rope_freqs.weight"
+
+
+class NotSupported(Exception):
+    """The native runtime cannot run the file; the message is a clause that says why."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """A header seen through its architecture's keys. All questions raise NotSupported where the answer is no use."""
+
+    header: GgufHeader
+    tensors: dict[str, TensorInfo] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensors", {tensor.name: tensor for tensor in self.header.tensors})
+
+    def has(self, tensor: str) -> bool:
+        return tensor in self.tensors
+
+    def refuse(self, key: str, reason: str) -> None:
+        """Where `key` is set to anything but 0, the file is of a kind that the architecture does not describe."""
+        if self._value(key) not in (None, 0):
+            raise NotSupported(reason)
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A size: a whole number from 1 to `MOST`."""
+        value = self._value(key)
+        if value is None and default is not None:
+            return default
+        if value is None:
+            raise NotSupported(f"it does not say its {key}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+            raise NotSupported(f"its {key} is not one whole number in a sensible range")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number above 0."""
+        value = self._value(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+            raise NotSupported(f"its {key} is not a sensible number")
+        return float(value)
+
+    def rotary(self, head_size: int) -> Rotary:
+        """base^(-2i / size) for pair i, each divided by the factor of the file's scaling, if it has one."""
+        size = self.integer("rope.dimension_count", head_size)
+        if size % 2:
+            raise NotSupported("its rotary embedding has an odd size")
+        exponents = np.arange(0, size, 2, dtype=np.float64) / size
+        frequencies = self.number("rope.freq_base", 10000.0) ** -exponents
+        frequencies /= self._linear_scaling()
+        if self.has(ROTARY_FACTORS):  # Llama 3: computed by the converter, one for each pair
+            frequencies /= self._vector(ROTARY_FACTORS, size // 2)
+        return Rotary(tuple(frequencies.tolist()))
+
+    def _linear_scaling(self) -> float:
+        kind = self.header.text(f"{self.header.architecture}.rope.scaling.type") or "none"
+        if kind == "none":
+            # an older key for the same
+            return self.number("rope.scale_linear", 1.0)
+        if kind == "linear":
+            return self.number("rope.scaling.factor", 1.0)
+        raise NotSupported(f"its rotary embedding is scaled by {kind!r}")
+
+    def _vector(self, name: str, size: int) -> NDArray[np.float32]:
+        """A small F32 tensor of `size` finite numbers above 0."""
+        tensor = self.tensors[name]
+        if tensor.type.name != "F32" or tensor.shape != (size,):
+            raise NotSupported(f"{name} is not a vector of {size} float32 numbers")
+        numbers = np.fromfile(self.header.path, np.float32, size, offset=tensor.offset)
+        if len(numbers) < size or not (np.isfinite(numbers) & (numbers > 0)).all():
+            raise NotSupported(f"{name} holds impossible numbers")
+        return numbers
+
+    def _value(self, key: str) -> object:
+        return self.header.metadata.get(f"{self.header.architecture}.{key}")
