@@ -5,12 +5,14 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 import tomllib
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scikit_build_core.build import build_sdist
 
 import slipstream
 
@@ -39,6 +41,13 @@ def documented_packages(heading: str) -> set[str]:
     return set(re.findall(r"^\| `([^`]+)`", section, re.MULTILINE))
 
 
+def packed(project: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names in the source archive of a project, without the leading folder."""
+    monkeypatch.chdir(project)
+    with tarfile.open(folder / build_sdist(str(folder))) as archive:
+        return {name.split("/", 1)[1] for name in archive.getnames()}
+
+
 def declared_layers() -> set[str]:
     (contract,) = PROJECT["tool"]["importlinter"]["contracts"]
     assert contract["exhaustive"] is True
@@ -62,6 +71,51 @@ def test_the_command_is_installed() -> None:
     assert callable(command.load())
 
 
+def test_the_compiled_module_is_installed_and_has_a_stub() -> None:
+    files = distribution(PROJECT["project"]["name"]).files or []
+    (module,) = [file for file in files if file.name.startswith("_native.")]
+    assert module.parent.as_posix() == "slipstream/runtime/native"
+    assert module.suffix == ".so"
+    assert (PACKAGE / "runtime" / "native" / "_native.pyi").is_file()
+
+
+def test_the_source_archive_holds_what_a_build_and_a_reader_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = ("src", "native", "tests", "benchmarks", "examples", "scripts", "docs")
+    names = packed(ROOT, tmp_path, monkeypatch)
+    tracked = {path.relative_to(ROOT) for path in tracked_files()}
+    assert {path.as_posix() for path in tracked if path.parts[0] in parts} <= names
+    assert {"pyproject.toml", "README.md", "LICENSE", "PKG-INFO"} <= names
+
+
+def test_the_source_archive_leaves_out_what_lies_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / "project"
+    strays = ["model.gguf", "src/slipstream/model.gguf", "tests/model.gguf", "notes.txt", ".venv/bin/python"]
+    strays += ["build/editable/_native.so", "src/slipstream/__pycache__/core.cpython-311.pyc"]
+    for name in [*strays, "src/slipstream/__init__.py", "native/src/module.cpp"]:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch()
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, project)
+    names = packed(project, tmp_path, monkeypatch)
+    assert {"src/slipstream/__init__.py", "native/src/module.cpp"} <= names
+    assert names.isdisjoint(strays)
+
+
+def test_no_kernel_leaves_its_instructions_in_code_that_all_share() -> None:
+    """A template or inline function that the compiler does not inline is one copy for the whole module, whichever file
+    it came from: if that file is one of AVX-512 kernels, others crash on a processor without it.
+    """
+    built = (ROOT / "build" / "editable").rglob("kernels_*.cpp.o")
+    objects = [path for path in built if "portable" not in path.name]
+    if shutil.which("nm") is None or not objects:
+        pytest.skip("needs nm and the objects that scripts/setup leaves in build/editable")
+    for path in objects:
+        symbols = subprocess.run(["nm", "-C", path], capture_output=True, text=True, check=True).stdout
+        assert [line for line in symbols.splitlines() if re.search(r" [VWu] ", line)] == [], path.name
+
+
 def test_the_package_says_that_it_is_typed() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
@@ -69,6 +123,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 def test_every_dependency_has_its_reason_and_no_reason_outlives_its_dependency() -> None:
     assert documented_packages("To run") == requirement_names(PROJECT["project"]["dependencies"])
     assert documented_packages("To develop") == requirement_names(PROJECT["project"]["optional-dependencies"]["dev"])
+    assert documented_packages("To build") == requirement_names(PROJECT["build-system"]["requires"])
 
 
 def test_every_module_of_the_package_has_a_layer() -> None:
