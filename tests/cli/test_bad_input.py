@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.models import cache_directory
+from tests import fake_native
 from tests.cli.conftest import Cli, Result, start
 from tests.tiny_models import sentencepiece, tiny_llama
 
@@ -99,6 +100,8 @@ def test_a_prompt_longer_than_the_context_says_both_numbers(cli: Cli, tiny: Path
         ("--kv-type", "q9", "'q4_0'"),
         ("--flash-attention", "maybe", "'on'"),
         ("--speculation", "maybe", "'off'"),
+        ("--runtime", "vulkan", "auto, native or llamacpp"),
+        ("--draft-runtime", "vulkan", "auto, native or llamacpp"),
         ("--top-k", "many", "integer"),
     ],
 )
@@ -108,6 +111,33 @@ def test_impossible_values_name_what_is_possible(cli: Cli, tiny: Path, option: s
 
 def test_options_are_named_as_they_are_typed(cli: Cli, tiny: Path) -> None:
     assert_sentence(cli("run", "-m", tiny, "hi", "--top-p", "2"), 2, "slipstream: --top-p must be")
+
+
+@pytest.mark.parametrize("option", ["--runtime", "--draft-runtime"])
+def test_an_unknown_runtime_names_the_nearest(cli: Cli, option: str) -> None:
+    result = cli("run", "-m", "missing.gguf", "hi", option, "llama.cpp")
+    assert_sentence(result, 2, f"slipstream: {option} must be", "did you mean llamacpp?")
+
+
+def test_a_runtime_that_cannot_run_the_file_says_which_can(
+    cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_native.install(monkeypatch, {"tiny.gguf": "its architecture is not known to it"})
+    result = cli("run", "-m", tiny, "hi", "--runtime", "native")
+    assert_sentence(result, 1, "cannot run tiny.gguf: its architecture is not known to it", "auto or llamacpp")
+
+
+def test_a_runtime_that_lacks_an_option_says_so(cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_native.install(monkeypatch)
+    result = cli("run", "-m", tiny, "hi", "--runtime", "native", "--kv-type", "q8_0")
+    assert_sentence(result, 2, "q8_0 was asked for", "leave the KV cache at f16")
+
+
+def test_a_runtime_that_is_not_built_says_what_to_do(cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_native.uninstall(monkeypatch)
+    assert_sentence(
+        cli("run", "-m", tiny, "hi", "--runtime", "native"), 1, "not built", "reinstall slipstream-decoding"
+    )
 
 
 def test_impossible_values_are_refused_before_the_model_is_looked_for(cli: Cli) -> None:

@@ -40,6 +40,13 @@ def test_the_kv_cache_is_kept(cli: Cli, fake: FakeModel) -> None:
     first_prompt = len("[user]hello<") + len("[assistant]")  # `<end>` is one token
     assert int(found[2]) >= first_prompt
     assert re.search(r"turns +2, 0 of them", out)
+    assert re.search(r"model +fake.gguf \(fake\)$", out, re.MULTILINE)
+
+
+def test_the_figures_name_both_models_and_their_runtimes(cli: Cli, tiny: Path) -> None:
+    arguments = ("chat", *LIMIT, "-m", tiny, "-d", tiny, "--threads", "1")
+    out = cli(*arguments, "--runtime", "llamacpp", "--draft-runtime", "llamacpp", stdin="hello\n/stats\n").out
+    assert re.search(r"model +tiny.gguf \(llamacpp\), drafts by tiny.gguf \(llamacpp\)$", out, re.MULTILINE)
 
 
 def test_clear_begins_again(cli: Cli, fake: FakeModel) -> None:

@@ -1,4 +1,5 @@
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from slipstream.cli import helppage
 from slipstream.cli.settings import Settings
 from slipstream.core.params import SamplingParams
 from slipstream.engine import DEFAULT_NUM_DRAFT_TOKENS
+from tests import fake_native
 from tests.cli.conftest import Cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -49,8 +51,18 @@ def test_no_command_shows_the_help(cli: Cli) -> None:
     assert "chat" in result.out
 
 
-def test_the_version_names_the_library(cli: Cli) -> None:
+def test_the_version_names_the_library_and_the_instruction_set(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_native.install(monkeypatch)
     result = cli("--version")
     assert result.code == 0
-    assert result.out.startswith("slipstream ")
-    assert "llama-cpp-python" in result.out
+    first, native, library = result.out.splitlines()
+    assert first.startswith("slipstream ")
+    assert native == "native runtime: avx2 (here also avx512_vnni, portable)"
+    assert re.fullmatch(r"llama-cpp-python [\d.]+, GPU devices: .+", library)
+
+
+def test_the_version_says_why_there_is_no_native_runtime(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_native.uninstall(monkeypatch)
+    result = cli("--version")
+    assert result.code == 0
+    assert re.search(r"^native runtime: .+", result.out, re.MULTILINE)

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from slipstream.models import CATALOG, models_directory
+from tests import fake_native
 from tests.cli.conftest import Cli
 from tests.tiny_models import tiny_llama
 
@@ -16,13 +17,19 @@ def two_models(home: Path) -> Path:
     return tiny_llama(models_directory() / "good\x1b[31m.gguf")
 
 
+@pytest.fixture(autouse=True)
+def native(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A native runtime that runs everything."""
+    fake_native.install(monkeypatch)
+
+
 def test_a_pipe_gets_a_line_for_each_model_separated_by_tabs(cli: Cli, two_models: Path) -> None:
     result = cli("models")
     assert result.code == 0
     rows = [line.split("\t") for line in result.out.splitlines()]
-    assert [len(row) for row in rows] == [6] * (2 + len(CATALOG))
-    assert rows[1] == ["good[31m", "0 MB", "F32", "llama", "cc0-1.0", "slipstream"]
-    assert ["smollm2-135m", "98 MB", "Q4_1", "-", "apache-2.0", "not fetched"] in rows
+    assert [len(row) for row in rows] == [7] * (2 + len(CATALOG))
+    assert rows[1] == ["good[31m", "0 MB", "F32", "llama", "cc0-1.0", "slipstream", "native"]
+    assert ["smollm2-135m", "98 MB", "Q4_1", "-", "apache-2.0", "not fetched", "-"] in rows
     assert "damaged cannot be used: " in result.err
 
 
@@ -33,5 +40,14 @@ def test_json_has_paths_and_problems(cli: Cli, two_models: Path) -> None:
     assert good["path"] == str(two_models)
     assert good["problem"] is None
     assert damaged["problem"]
+    assert (damaged["runtime"], good["runtime"]) == (None, "native")
     assert {row["path"] for row in available} == {None}
     assert {row["name"] for row in available} == set(CATALOG)
+
+
+def test_what_the_native_runtime_cannot_run_is_llamacpp_s(
+    cli: Cli, two_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_native.install(monkeypatch, {two_models.name: "it is a test"})
+    _, good, *_ = json.loads(cli("models", "--json").out)
+    assert good["runtime"] == "llamacpp"

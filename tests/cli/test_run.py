@@ -10,6 +10,7 @@ from slipstream.cli.interrupt import interrupts
 from slipstream.core.protocols import Segment
 from slipstream.engine import Engine
 from slipstream.models import ChatTemplate
+from tests import fake_native
 from tests.cli.conftest import Cli
 from tests.fakes import ByteVocabulary, FakeModel, FakeRows
 
@@ -101,6 +102,29 @@ def test_json_names_the_draft_model(cli: Cli, tiny: Path) -> None:
     assert value["draft_model"]["name"] == "tiny.gguf"
     assert value["draft_model"]["memory_bytes"] > 100_000
     assert value["speculation"]["drafter"] == "suffix+model"
+
+
+def test_what_runs_on_llamacpp_after_all_is_said_in_one_line(
+    cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_native.install(monkeypatch, {"tiny.gguf": "its architecture is not known to it"})
+    arguments = ("run", "-m", tiny, "hi", "--max-tokens", "4", "--seed", "1", "--threads", "1")
+    said, asked = cli(*arguments), cli(*arguments, "--runtime", "llamacpp")
+    notice = "tiny.gguf runs on llama.cpp; the native runtime cannot run it: its architecture is not known to it.\n"
+    assert said.err.startswith(notice)
+    assert FIGURES.fullmatch(said.err.removeprefix(notice))
+    assert FIGURES.fullmatch(asked.err), "what was asked for needs no notice"
+    assert said.out == asked.out
+
+
+def test_target_and_draft_model_may_have_different_runtimes(
+    cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_native.install(monkeypatch)
+    runtimes = ("--runtime", "llamacpp", "--draft-runtime", "native")
+    result = cli("run", "-m", tiny, "-d", tiny, "hi", "--max-tokens", "4", "--json", "--threads", "1", *runtimes)
+    value = json.loads(result.out)
+    assert (value["model"]["runtime"], value["draft_model"]["runtime"]) == ("llamacpp", "native")
 
 
 def test_a_stop_string_is_left_out(cli: Cli, fake: FakeModel) -> None:

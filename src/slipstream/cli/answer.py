@@ -4,6 +4,7 @@ import sys
 
 from slipstream.cli import figures, terminal
 from slipstream.cli.interrupt import interrupts
+from slipstream.cli.loading import Loading
 from slipstream.cli.settings import Settings
 from slipstream.cli.terminal import DIM, GREEN, Output
 from slipstream.core.protocols import Vocabulary
@@ -20,31 +21,15 @@ def load(settings: Settings) -> Engine:
     settings.generation_options()  # impossible values are refused before anybody waits
     drafter = settings.drafter
     length = DEFAULT_NUM_DRAFT_TOKENS if settings.num_draft_tokens is None else settings.num_draft_tokens
-    with _loading(settings.model), interrupts.leaving():
-        engine = Engine.load(settings.model, draft=drafter, num_draft_tokens=length, options=options)
+    with Loading(settings.model) as loading, interrupts.leaving():
+        engine = Engine.load(
+            settings.model, draft=drafter, num_draft_tokens=length, options=options, progress=loading.report
+        )
     for notice in engine.notices:
         terminal.say(notice)
     if settings.show_accepted and not terminal.may_style(sys.stdout):
         terminal.say("--show-accepted needs a terminal with colours; FORCE_COLOR=1 sends them into a pipe.")
     return engine
-
-
-class _loading:
-    """A line that is there while a model loads, on terminals that can take it away again."""
-
-    def __init__(self, name: str) -> None:
-        self._shown = terminal.may_style(sys.stderr)
-        self._text = terminal.printable(f"Loading {name} ...")[: terminal.width(sys.stderr) - 1]
-
-    def __enter__(self) -> None:
-        if self._shown:
-            sys.stderr.write(f"\x1b[{DIM}m{self._text}\x1b[0m")
-            sys.stderr.flush()
-
-    def __exit__(self, *error: object) -> None:
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
 
 def check_thinking(engine: Engine, think: bool | None) -> None:

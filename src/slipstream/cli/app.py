@@ -32,16 +32,35 @@ def _show_version(wanted: bool) -> None:
         return
     from importlib.metadata import version
 
+    typer.echo(f"slipstream {version('slipstream-decoding')}")
+    typer.echo(_native_version())
+    typer.echo(_llamacpp_version())
+    raise typer.Exit
+
+
+def _native_version() -> str:
+    """The instruction set that the native runtime computes with, and the others that it could."""
+    try:
+        from slipstream.runtime.native import default_instruction_set, instruction_sets
+
+        used, usable = default_instruction_set(), instruction_sets()
+    except (ImportError, SlipstreamError) as error:
+        return f"native runtime: {terminal.printable(str(error))}"
+    others = ", ".join(name for name in usable if name != used)
+    return f"native runtime: {used}" + (f" (here also {others})" if others else "")
+
+
+def _llamacpp_version() -> str:
+    """The library's version and the GPUs that it sees."""
+    from importlib.metadata import version
+
     from slipstream.runtime import devices
 
-    typer.echo(f"slipstream {version('slipstream-decoding')}")
     try:
         found = devices()
     except SlipstreamError as error:
-        typer.echo(f"llama.cpp: {terminal.printable(str(error))}")
-        raise typer.Exit from None
-    typer.echo(f"llama-cpp-python {version('llama-cpp-python')}, GPU devices: {', '.join(found) or 'none'}")
-    raise typer.Exit
+        return f"llama.cpp: {terminal.printable(str(error))}"
+    return f"llama-cpp-python {version('llama-cpp-python')}, GPU devices: {', '.join(found) or 'none'}"
 
 
 @app.callback(invoke_without_command=True)
@@ -49,7 +68,12 @@ def top(
     context: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("--version", help="Show the versions and the GPU devices.", callback=_show_version, is_eager=True),
+        typer.Option(
+            "--version",
+            help="Show the versions, the instruction set and the GPU devices.",
+            callback=_show_version,
+            is_eager=True,
+        ),
     ] = False,
 ) -> None:
     """Faster answers from language models on your own machine, with the same text."""

@@ -17,6 +17,7 @@ from slipstream.cli.terminal import Output
 from slipstream.errors import SlipstreamError, StorageError, UsageError
 
 if TYPE_CHECKING:
+    from slipstream.core.protocols import Model
     from slipstream.engine import Conversation, GenerationOptions, Stream
 
 PROMPT, CONTINUED = "> ", ". "
@@ -196,6 +197,7 @@ def _enable_editing() -> None:
 
 def describe(conversation: "Conversation") -> list[str]:
     """Figures over all turns."""
+    engine = conversation.engine
     completions = [turn.completion for turn in conversation.turns]
     if not completions:
         return ["Nothing has been said yet."]
@@ -209,14 +211,20 @@ def describe(conversation: "Conversation") -> list[str]:
     last = completions[-1]
     used = len(last.prompt_tokens) + len(last.tokens)
     return [
+        f"model      {_named(engine.target)}"
+        + (f", drafts by {_named(small)}" if (small := engine.draft_model) else ""),
         f"turns      {len(completions)}, {conversation.forgotten} of them no longer seen by the model",
-        f"context    {used} of {conversation.engine.target.context_length} tokens",
+        f"context    {used} of {engine.target.context_length} tokens",
         f"prompts    {read} tokens read, {cached} reused from the KV cache",
         f"answers    {generated} tokens, {generated / seconds if seconds else 0:.1f} tok/s",
         f"drafting   {last.drafter}, {generated / rounds if rounds else 0:.2f} tokens a round, "
         + (f"{accepted / tested:.0%} of {tested} tested tokens accepted" if tested else "nothing drafted"),
         f"seed       {conversation.seed}",
     ]
+
+
+def _named(model: "Model") -> str:
+    return f"{model.name} ({model.runtime})"
 
 
 def save(conversation: "Conversation", path: Path) -> None:

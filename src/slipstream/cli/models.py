@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,14 +13,17 @@ from slipstream.cli.terminal import BOLD, DIM, Output
 if TYPE_CHECKING:
     from slipstream.models import CatalogEntry, FoundModel
 
-COLUMNS = ("name", "size", "quantisation", "architecture", "licence", "source")
+COLUMNS = ("name", "size", "quantisation", "architecture", "licence", "source", "runtime")
 # Below this width a table would break every word.
 NARROW = 76
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model, here or to be had. `size` in bytes; `path` is None where it is not here."""
+    """One model, here or to be had. `size` in bytes; `path` is None where it is not here.
+
+    runtime: what computes it where nothing else is asked for and no GPU is used
+    """
 
     name: str
     size: int
@@ -27,13 +31,15 @@ class Row:
     architecture: str
     licence: str
     source: str
+    runtime: str = "-"
     path: str | None = None
     problem: str | None = None
 
     @property
     def cells(self) -> list[str]:
         """One text for each column, on one line each."""
-        texts = (self.name, _size(self.size), self.quantisation, self.architecture, self.licence, self.source)
+        known = (self.quantisation, self.architecture, self.licence, self.source, self.runtime)
+        texts = (self.name, _size(self.size), *known)
         return [" ".join(terminal.printable(text).split()) for text in texts]
 
 
@@ -44,8 +50,9 @@ def models(
 ) -> None:
     """List the models on this machine, those of Hugging Face, Ollama and LM Studio included, and what can be fetched.
 
-    Where the output is no terminal: one line for each model, separated by tabs: name, size, quantisation,
-    architecture, licence, source.
+    The runtime is the one that computes the model on the CPU where --runtime does not say otherwise. Where the output
+    is no terminal: one line for each model, separated by tabs: name, size, quantisation, architecture, licence,
+    source, runtime.
     """
     rows = _rows()
     output = Output()
@@ -80,9 +87,17 @@ def _found(model: "FoundModel") -> Row:
         architecture=model.architecture or "-",
         licence=licence,
         source=model.source,
+        runtime="-" if model.problem else _runtime(model.path),
         path=str(model.path),
         problem=model.problem,
     )
+
+
+def _runtime(path: Path) -> str:
+    from slipstream.models import read_model_header
+    from slipstream.runtime import LoadOptions, choose
+
+    return choose(read_model_header(path), LoadOptions(gpu_layers=0)).runtime
 
 
 def _available(entry: "CatalogEntry") -> Row:
@@ -99,6 +114,7 @@ def _as_object(row: Row) -> dict[str, Any]:
         "architecture": row.architecture if row.architecture != "-" else None,
         "licence": row.licence,
         "source": row.source if found else None,
+        "runtime": row.runtime if row.runtime != "-" else None,
         "path": row.path,
         "problem": row.problem,
     }

@@ -127,6 +127,18 @@ class Settings:
             "--think/--no-think",
         ),
     ] = None
+    runtime: Annotated[
+        str,
+        _option(
+            MACHINE,
+            "What computes: native (on the CPU, built for checking drafts), llamacpp (more kinds of models, and GPUs), "
+            "or auto, which is native where it can run the model and no GPU would be used. Default: auto.",
+            metavar="RUNTIME",
+        ),
+    ] = "auto"
+    draft_runtime: Annotated[str, _option(MACHINE, "The same for a draft model. Default: auto.", metavar="RUNTIME")] = (
+        "auto"
+    )
     threads: Annotated[
         int | None, _option(MACHINE, "Threads that compute. Default: the physical cores this process may use.")
     ] = None
@@ -147,7 +159,10 @@ class Settings:
     ] = "auto"
     kv_type: Annotated[
         Literal["f16", "bf16", "f32", "q8_0", "q4_0"],
-        _option(MACHINE, "Number format of the KV cache; q8_0 and q4_0 save memory. Default: f16."),
+        _option(
+            MACHINE,
+            "Number format of the KV cache; q8_0 and q4_0 save memory. All but f16 need llamacpp. Default: f16.",
+        ),
     ] = "f16"
 
     @property
@@ -160,8 +175,11 @@ class Settings:
     def model_options(self) -> "ModelOptions":
         """How models are loaded. Raises UsageError for impossible values."""
         from slipstream.engine import ModelOptions
+        from slipstream.runtime import runtime_named
 
         return ModelOptions(
+            runtime=runtime_named("runtime", self.runtime),
+            draft_runtime=runtime_named("draft_runtime", self.draft_runtime),
             context_length=self.ctx,
             threads=self.threads,
             gpu_layers=_layers("--gpu-layers", self.gpu_layers),

@@ -17,6 +17,7 @@ from slipstream.engine.completion import Completion
 from slipstream.engine.loading import (
     DraftPlan,
     DraftSpec,
+    LoadProgress,
     ModelOptions,
     load_drafter,
     load_model,
@@ -30,6 +31,7 @@ from slipstream.engine.text import TextStream
 from slipstream.errors import ChatTemplateError, ContextLimitError, RuntimeUnavailableError, UsageError
 from slipstream.models import ChatTemplate, read_model_header, resolve
 from slipstream.policy import FixedLength
+from slipstream.runtime import choose
 
 DEFAULT_NUM_DRAFT_TOKENS = 4
 
@@ -80,6 +82,7 @@ class Engine:
         num_draft_tokens: int = DEFAULT_NUM_DRAFT_TOKENS,
         fetch: bool = False,
         options: ModelOptions | None = None,
+        progress: LoadProgress | None = None,
     ) -> "Engine":
         """Load a target and its drafter.
 
@@ -88,8 +91,12 @@ class Engine:
                           own, which the engine closes when it is closed
         num_draft_tokens: draft length, 0 to 64
         fetch:            download a known model that is not here yet
+        options:          the runtimes, the context's length, threads, ...
+        progress:         called from this thread with a model's name and the fraction of its weights that is ready,
+                          by runtimes that prepare them at load
 
-        Raises SlipstreamError: unknown names, unreadable files, vocabularies that differ, too little memory.
+        Raises SlipstreamError: unknown names, unreadable files, vocabularies that differ, a runtime that cannot run
+        the file, too little memory.
         """
         options = options or ModelOptions()
         policy = FixedLength(num_draft_tokens)
@@ -101,14 +108,16 @@ class Engine:
             raise UsageError(f"draft must be a name, a path or a Drafter, not {type(draft).__name__}.")
         own = draft if isinstance(draft, Drafter) else None
         spec = "none" if draft is None or num_draft_tokens == 0 else str(draft)
-        plan = plan_draft(spec, header) if own is None else DraftPlan()
-        target = load_model(path, options, options.gpu_layers)
+        choice = choose(header, options.for_target())
+        plan = plan_draft(spec, header, options) if own is None else DraftPlan()
+        notices = [one.notice for one in (choice, plan.choice) if one is not None and one.notice is not None]
+        target = load_model(path, choice, options.for_target(), progress)
         try:
-            drafter = load_drafter(plan, target, options) if own is None else own
+            drafter = load_drafter(plan, target, options, progress) if own is None else own
         except BaseException:
             target.close()
             raise
-        return cls(target, drafter, policy, template=template, defaults=defaults)
+        return cls(target, drafter, policy, template=template, defaults=defaults, notices=notices)
 
     def tokenize(self, prompt: Prompt, *, think: bool | None = None) -> list[int]:
         """Ids of a prompt: plain text is continued as it is, messages go through the chat template.

@@ -1,6 +1,8 @@
 """From names to loaded parts: the target, and the drafter that `--draft` asks for."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,24 +11,32 @@ from slipstream.core.protocols import Drafter, Model
 from slipstream.draft import CombinedDrafter, ModelDrafter, NoDrafter, SuffixDrafter
 from slipstream.errors import UsageError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
-from slipstream.runtime import load_llamacpp
+from slipstream.runtime import Choice, LoadOptions, RuntimeName, choose, load, runtime_named
 
 DraftSpec = str | Path | Drafter | None
 GpuLayers = int | Literal["auto", "all"]
+LoadProgress = Callable[[str, float], None]
+"""Called while weights are made ready with the model's name and the fraction that is, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
     """How models are loaded.
 
+    runtime:          "native", "llamacpp" or "auto": native where it can run the file, with these options and where
+                      no GPU would be used. For target and draft model separately
     context_length:   tokens per sequence; None takes the model's own, up to a limit that fits most machines
     max_sequences:    sequences that can be decoded at once
     threads:          None takes the physical cores this process may use
     gpu_layers:       "auto" (all if there is a GPU), "all" or a number, for target and draft model separately
     flash_attention:  "auto", "on" or "off"
     kv_type:          "f16", "bf16", "f32", "q8_0" or "q4_0": type of the KV cache
+
+    GPU layers, flash attention that is off, and KV caches other than f16 are llama.cpp's.
     """
 
+    runtime: RuntimeName = "auto"
+    draft_runtime: RuntimeName = "auto"
     context_length: int | None = None
     max_sequences: int = 1
     threads: int | None = None
@@ -35,19 +45,36 @@ class ModelOptions:
     flash_attention: Literal["auto", "on", "off"] = "auto"
     kv_type: str = "f16"
 
+    def __post_init__(self) -> None:
+        """Raise UsageError for runtimes that do not exist."""
+        runtime_named("runtime", self.runtime)
+        runtime_named("draft_runtime", self.draft_runtime)
 
-def load_model(path: Path, options: ModelOptions, gpu_layers: GpuLayers) -> Model:
-    """Load one GGUF with the llama.cpp runtime."""
-    return load_llamacpp(
-        path,
-        context_length=options.context_length,
-        max_sequences=options.max_sequences,
-        threads=options.threads,
-        gpu_layers=gpu_layers,
-        flash_attention=options.flash_attention,
-        kv_type_k=options.kv_type,
-        kv_type_v=options.kv_type,
-    )
+    def for_target(self) -> LoadOptions:
+        """What of this concerns the target."""
+        return LoadOptions(
+            runtime=self.runtime,
+            context_length=self.context_length,
+            max_sequences=self.max_sequences,
+            threads=self.threads,
+            gpu_layers=self.gpu_layers,
+            flash_attention=self.flash_attention,
+            kv_type=self.kv_type,
+        )
+
+    def for_draft(self, context_length: int | None = None) -> LoadOptions:
+        """The same for a draft model, whose context has the length that the target's came to."""
+        return replace(
+            self.for_target(),
+            runtime=self.draft_runtime,
+            context_length=context_length,
+            gpu_layers=self.draft_gpu_layers,
+        )
+
+
+def load_model(path: Path, choice: Choice, options: LoadOptions, progress: LoadProgress | None) -> Model:
+    """Load one file with the runtime that was chosen for it."""
+    return load(path, choice, options, progress=progress and partial(progress, path.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +83,18 @@ class DraftPlan:
 
     suffix: whether the suffix drafter takes part
     model:  the draft model's header, None without one
+    choice: the runtime that it gets
     shared: ids below this mean the same to both models
     """
 
     suffix: bool = False
     model: GgufHeader | None = None
+    choice: Choice | None = None
     shared: int = 0
 
 
-def plan_draft(spec: str, target: GgufHeader) -> DraftPlan:
-    """Read a draft specification and compare the vocabularies, before any weights are loaded."""
+def plan_draft(spec: str, target: GgufHeader, options: ModelOptions) -> DraftPlan:
+    """Read a draft specification, compare the vocabularies and choose a runtime, before any weights are loaded."""
     if spec in ("none", "suffix"):
         return DraftPlan(suffix=spec == "suffix")
     suffix = spec.startswith("suffix+")
@@ -74,16 +103,16 @@ def plan_draft(spec: str, target: GgufHeader) -> DraftPlan:
         raise UsageError(f"The draft {spec!r} must be none, suffix, a model, or suffix+MODEL.")
     model = read_model_header(resolve(name))
     shared = compare(Vocabulary.from_header(target), Vocabulary.from_header(model))
-    return DraftPlan(suffix, model, shared)
+    return DraftPlan(suffix, model, choose(model, options.for_draft()), shared)
 
 
-def load_drafter(plan: DraftPlan, target: Model, options: ModelOptions) -> Drafter:
+def load_drafter(plan: DraftPlan, target: Model, options: ModelOptions, progress: LoadProgress | None) -> Drafter:
     """Load what was planned."""
-    if plan.model is None:
+    if plan.model is None or plan.choice is None:
         return SuffixDrafter() if plan.suffix else NoDrafter()
     # the draft should follow wherever the target goes, as far as it was trained to
     length = min(target.context_length, plan.model.context_length or target.context_length)
-    model = load_model(plan.model.path, replace(options, context_length=length), options.draft_gpu_layers)
+    model = load_model(plan.model.path, plan.choice, options.for_draft(length), progress)
     try:
         drafter = ModelDrafter(model, usable_size=plan.shared)
     except BaseException:
