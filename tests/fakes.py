@@ -85,6 +85,9 @@ class FakeSession:
             parent = row
         self.batch = None
 
+    def hold(self, path: Sequence[int]) -> None:
+        raise AssertionError("this model has no layer subsets")
+
     def truncate(self, length: int) -> None:
         assert 0 <= length <= self.length
         assert length in (0, self.length) or self.model.capabilities.rollback
@@ -156,7 +159,11 @@ class FakeModel:
         self.open_sessions += 1
         return FakeSession(self)
 
-    def forward(self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None) -> list[FakeRows]:
+    def forward(
+        self, batch: Sequence[Segment], *, layers: Sequence[int] | None = None, hidden: Sequence[int] = ()
+    ) -> list[FakeRows]:
+        assert layers is None, "this model has no layer subsets"
+        assert not hidden, "this model has no hidden states"
         assert sum(len(segment.tokens) for segment in batch) <= self.max_rows, "more rows than a forward takes"
         self.forwards += 1
         return [self._rows(segment) for segment in batch]

@@ -8,14 +8,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import gguf
+import gguf.quants
 import numpy as np
 from numpy.typing import NDArray
 
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 """`llama_token_type`."""
 
-WIDTH, HEADS, HEAD_WIDTH, FEED_FORWARD, LAYERS = 64, 2, 32, 128, 2
 CONTEXT = 2048
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a decoder. `key_value_heads` None is as many as `heads`; `rotary` None is the whole head."""
+
+    width: int = 64
+    heads: int = 2
+    head_size: int = 32
+    feed_forward: int = 128
+    layers: int = 2
+    key_value_heads: int | None = None
+    rotary: int | None = None
+
+    @property
+    def queries(self) -> int:
+        """Channels of all query heads."""
+        return self.heads * self.head_size
+
+    @property
+    def keys(self) -> int:
+        """Channels of all key-value heads."""
+        return (self.key_value_heads or self.heads) * self.head_size
+
+
+SMALL = Shape()
+GROUPED = Shape(heads=4, key_value_heads=2, feed_forward=96, layers=3)
+"""Two query heads share a key-value head; no size is a multiple of all others."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -74,36 +102,45 @@ def tiny_llama(
     seed: int = 0,
     noise: float = 0.0,
     context_length: int = CONTEXT,
-    extra: dict[str, bool | int | str] | None = None,
+    extra: dict[str, bool | int | float | str] | None = None,
+    shape: Shape = SMALL,
+    storage: str = "F32",
+    tied: bool = False,
+    tensors: dict[str, NDArray[np.float32] | None] | None = None,
 ) -> Path:
     """A llama. With `noise`, a copy of the model with this seed that is a little wrong: a draft model for it.
 
-    extra: more metadata, or other values for what is there
+    extra:   more metadata, or other values for what is there
+    storage: how matrices are stored, by the name of the tensor type; vectors are F32
+    tied:    the embedding is the output matrix
+    tensors: more tensors, or others for what is there; None leaves one out
     """
     vocabulary = vocabulary or byte_level_bpe()
     weights = _Weights(seed, noise)
-    tensors = {"token_embd.weight": weights.matrix(len(vocabulary.tokens), WIDTH, scale=8.0)}
-    tensors["output_norm.weight"] = np.ones(WIDTH, np.float32)
-    tensors["output.weight"] = weights.matrix(len(vocabulary.tokens), WIDTH, scale=3.0)
-    for layer in range(LAYERS):
-        tensors |= _attention(layer, weights) | _feed_forward(layer, weights)
-    metadata: dict[str, bool | int | float | str] = dict(_attention_metadata("llama"))
-    return _write(path, "llama", vocabulary, tensors, metadata | (extra or {}), context_length)
+    parts = {"token_embd.weight": weights.matrix(len(vocabulary.tokens), shape.width, scale=8.0)}
+    parts["output_norm.weight"] = np.ones(shape.width, np.float32)
+    if not tied:
+        parts["output.weight"] = weights.matrix(len(vocabulary.tokens), shape.width, scale=3.0)
+    for layer in range(shape.layers):
+        parts |= _attention(layer, weights, shape) | _feed_forward(layer, weights, shape)
+    chosen = {name: tensor for name, tensor in (parts | (tensors or {})).items() if tensor is not None}
+    metadata: dict[str, bool | int | float | str] = dict(_attention_metadata("llama", shape))
+    return _write(path, "llama", vocabulary, chosen, metadata | (extra or {}), context_length, shape, storage)
 
 
 def tiny_sliding_window(path: Path, *, window: int = 16, seed: int = 0) -> Path:
     """A gemma2: the first layer sees a window only, the second everything."""
     vocabulary = byte_level_bpe()
     weights = _Weights(seed)
-    tensors = {"token_embd.weight": weights.matrix(len(vocabulary.tokens), WIDTH)}
-    tensors["output_norm.weight"] = np.ones(WIDTH, np.float32)
-    for layer in range(LAYERS):
-        tensors |= _attention(layer, weights) | _feed_forward(layer, weights)
+    tensors = {"token_embd.weight": weights.matrix(len(vocabulary.tokens), SMALL.width)}
+    tensors["output_norm.weight"] = np.ones(SMALL.width, np.float32)
+    for layer in range(SMALL.layers):
+        tensors |= _attention(layer, weights, SMALL) | _feed_forward(layer, weights, SMALL)
         for name in ("post_attention_norm", "post_ffw_norm"):
-            tensors[f"blk.{layer}.{name}.weight"] = np.ones(WIDTH, np.float32)
-    metadata = _attention_metadata("gemma2") | {
-        "gemma2.attention.key_length": HEAD_WIDTH,
-        "gemma2.attention.value_length": HEAD_WIDTH,
+            tensors[f"blk.{layer}.{name}.weight"] = np.ones(SMALL.width, np.float32)
+    metadata = _attention_metadata("gemma2", SMALL) | {
+        "gemma2.attention.key_length": SMALL.head_size,
+        "gemma2.attention.value_length": SMALL.head_size,
         "gemma2.attention.sliding_window": window,
     }
     return _write(path, "gemma2", vocabulary, tensors, metadata, CONTEXT)
@@ -113,15 +150,15 @@ def tiny_recurrent(path: Path, *, seed: int = 0) -> Path:
     """A mamba: its state is one, and no token can be taken out of it again."""
     vocabulary = byte_level_bpe()
     weights = _Weights(seed)
-    inner, state, convolution, rank = 2 * WIDTH, 16, 4, 4
-    tensors = {"token_embd.weight": weights.matrix(len(vocabulary.tokens), WIDTH, scale=8.0)}
-    tensors["output_norm.weight"] = np.ones(WIDTH, np.float32)
-    tensors["output.weight"] = weights.matrix(len(vocabulary.tokens), WIDTH, scale=3.0)
-    for layer in range(LAYERS):
+    inner, state, convolution, rank = 2 * SMALL.width, 16, 4, 4
+    tensors = {"token_embd.weight": weights.matrix(len(vocabulary.tokens), SMALL.width, scale=8.0)}
+    tensors["output_norm.weight"] = np.ones(SMALL.width, np.float32)
+    tensors["output.weight"] = weights.matrix(len(vocabulary.tokens), SMALL.width, scale=3.0)
+    for layer in range(SMALL.layers):
         block = f"blk.{layer}."
         tensors |= {
-            block + "attn_norm.weight": np.ones(WIDTH, np.float32),
-            block + "ssm_in.weight": weights.matrix(2 * inner, WIDTH),
+            block + "attn_norm.weight": np.ones(SMALL.width, np.float32),
+            block + "ssm_in.weight": weights.matrix(2 * inner, SMALL.width),
             block + "ssm_conv1d.weight": weights.matrix(inner, convolution),
             block + "ssm_conv1d.bias": np.zeros(inner, np.float32),
             block + "ssm_x.weight": weights.matrix(rank + 2 * state, inner),
@@ -129,7 +166,7 @@ def tiny_recurrent(path: Path, *, seed: int = 0) -> Path:
             block + "ssm_dt.bias": np.zeros(inner, np.float32),
             block + "ssm_a": -np.tile(np.arange(1, state + 1, dtype=np.float32) / state, (inner, 1)),
             block + "ssm_d": np.ones(inner, np.float32),
-            block + "ssm_out.weight": weights.matrix(WIDTH, inner),
+            block + "ssm_out.weight": weights.matrix(SMALL.width, inner),
         }
     metadata = {
         "mamba.feed_forward_length": 0,
@@ -158,35 +195,41 @@ class _Weights:
         return (values * scale / np.sqrt(columns)).astype(np.float32)
 
 
-def _attention(layer: int, weights: _Weights) -> dict[str, NDArray[np.float32]]:
-    block, width = f"blk.{layer}.", HEADS * HEAD_WIDTH
-    return {
-        block + "attn_norm.weight": np.ones(WIDTH, np.float32),
-        block + "attn_q.weight": weights.matrix(width, WIDTH),
-        block + "attn_k.weight": weights.matrix(width, WIDTH),
-        block + "attn_v.weight": weights.matrix(width, WIDTH),
-        block + "attn_output.weight": weights.matrix(WIDTH, width),
-    }
-
-
-def _feed_forward(layer: int, weights: _Weights) -> dict[str, NDArray[np.float32]]:
+def _attention(layer: int, weights: _Weights, shape: Shape) -> dict[str, NDArray[np.float32]]:
     block = f"blk.{layer}."
     return {
-        block + "ffn_norm.weight": np.ones(WIDTH, np.float32),
-        block + "ffn_gate.weight": weights.matrix(FEED_FORWARD, WIDTH),
-        block + "ffn_up.weight": weights.matrix(FEED_FORWARD, WIDTH),
-        block + "ffn_down.weight": weights.matrix(WIDTH, FEED_FORWARD),
+        block + "attn_norm.weight": np.ones(shape.width, np.float32),
+        block + "attn_q.weight": weights.matrix(shape.queries, shape.width),
+        block + "attn_k.weight": weights.matrix(shape.keys, shape.width),
+        block + "attn_v.weight": weights.matrix(shape.keys, shape.width),
+        block + "attn_output.weight": weights.matrix(shape.width, shape.queries),
     }
 
 
-def _attention_metadata(architecture: str) -> dict[str, bool | int | float | str]:
+def _feed_forward(layer: int, weights: _Weights, shape: Shape) -> dict[str, NDArray[np.float32]]:
+    block = f"blk.{layer}."
     return {
-        f"{architecture}.feed_forward_length": FEED_FORWARD,
-        f"{architecture}.attention.head_count": HEADS,
-        f"{architecture}.attention.head_count_kv": HEADS,
+        block + "ffn_norm.weight": np.ones(shape.width, np.float32),
+        block + "ffn_gate.weight": weights.matrix(shape.feed_forward, shape.width),
+        block + "ffn_up.weight": weights.matrix(shape.feed_forward, shape.width),
+        block + "ffn_down.weight": weights.matrix(shape.width, shape.feed_forward),
+    }
+
+
+def _attention_metadata(architecture: str, shape: Shape) -> dict[str, bool | int | float | str]:
+    metadata: dict[str, bool | int | float | str] = {
+        f"{architecture}.feed_forward_length": shape.feed_forward,
+        f"{architecture}.attention.head_count": shape.heads,
+        f"{architecture}.attention.head_count_kv": shape.key_value_heads or shape.heads,
         f"{architecture}.attention.layer_norm_rms_epsilon": 1e-5,
         f"{architecture}.rope.freq_base": 10000.0,
     }
+    if shape.queries != shape.width:
+        metadata[f"{architecture}.attention.key_length"] = shape.head_size
+        metadata[f"{architecture}.attention.value_length"] = shape.head_size
+    if shape.rotary is not None:
+        metadata[f"{architecture}.rope.dimension_count"] = shape.rotary
+    return metadata
 
 
 def _write(
@@ -196,23 +239,34 @@ def _write(
     tensors: dict[str, NDArray[np.float32]],
     metadata: dict[str, bool | int | float | str],
     context_length: int,
+    shape: Shape = SMALL,
+    storage: str = "F32",
 ) -> Path:
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_name(f"tiny {architecture}")
     writer.add_license("cc0-1.0")
     writer.add_context_length(context_length)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(shape.layers)
     _write_vocabulary(writer, vocabulary)
     for key, value in metadata.items():
         _write_value(writer, key, value)
     for name, tensor in tensors.items():
-        writer.add_tensor(name, np.ascontiguousarray(tensor, np.float32))
+        _write_tensor(writer, name, np.ascontiguousarray(tensor, np.float32), storage)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _write_tensor(writer: gguf.GGUFWriter, name: str, tensor: NDArray[np.float32], storage: str) -> None:
+    """Matrices in `storage`; vectors stay F32, as all converters leave them."""
+    if storage == "F32" or tensor.ndim < 2:
+        writer.add_tensor(name, tensor)
+    else:
+        kind = gguf.GGMLQuantizationType[storage]
+        writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
 
 
 def _write_value(writer: gguf.GGUFWriter, key: str, value: bool | int | float | str) -> None:

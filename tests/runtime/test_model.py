@@ -22,7 +22,7 @@ from slipstream.errors import (
 from slipstream.runtime import load_llamacpp
 from slipstream.runtime.llamacpp import LlamaCppModel, context
 from tests.runtime.helpers import assert_same, compute, feed
-from tests.tiny_models import HEAD_WIDTH, HEADS, LAYERS, byte_level_bpe, tiny_llama
+from tests.tiny_models import SMALL, byte_level_bpe, tiny_llama
 
 LOGGED = 0.02 * 2**20
 """The library logs sizes in hundredths of a MiB, and there may be two caches."""
@@ -51,7 +51,7 @@ def test_what_a_model_says_of_itself(models: dict[str, LlamaCppModel]) -> None:
 def test_memory_has_weights_cache_and_buffers(models: dict[str, LlamaCppModel], files: dict[str, Path]) -> None:
     model = models["llama"]
     parts = model.memory_parts
-    keys_and_values = 2 * LAYERS * HEADS * HEAD_WIDTH * 2  # bytes a token in f16
+    keys_and_values = 2 * SMALL.layers * SMALL.keys * 2  # bytes a token in f16
     assert parts["kv_cache"] == pytest.approx(3 * 256 * keys_and_values, abs=LOGGED)
     assert 0.9 * files["llama"].stat().st_size < parts["weights"] <= files["llama"].stat().st_size
     assert parts["buffers"] > 64 * model.vocabulary.size * 4  # logits of a full batch
