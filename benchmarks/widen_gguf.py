@@ -121,7 +121,7 @@ def widen(source: Path, destination: Path, new: Shape, type_name: str = "Q4_0") 
     widening = _widening(reader, new)
     writer = GGUFWriter(destination, "llama")
     try:
-        _copy_metadata(reader, writer, widening)
+        copy_metadata(reader, writer, widening.old, widening.new, widening.head_dim)
         for tensor in reader.tensors:
             weights = quants.dequantize(np.array(tensor.data), tensor.tensor_type).astype(np.float32)
             _add_tensor(writer, tensor.name, widening.tensor(tensor.name, weights), type_name)
@@ -149,9 +149,8 @@ def _widening(reader: GGUFReader, new: Shape) -> Widening:
     return Widening(old, new, head_dim=old.dim // old.heads)
 
 
-def _copy_metadata(reader: GGUFReader, writer: GGUFWriter, widening: Widening) -> None:
+def copy_metadata(reader: GGUFReader, writer: GGUFWriter, old: Shape, new: Shape, head_dim: int) -> None:
     """Everything the source says of itself, with the new sizes."""
-    old, new = widening.old, widening.new
     epsilon = "llama.attention.layer_norm_rms_epsilon"
     changed = {
         "llama.embedding_length": new.dim,
@@ -168,7 +167,7 @@ def _copy_metadata(reader: GGUFReader, writer: GGUFWriter, widening: Widening) -
         element = field.types[-1] if kind == GGUFValueType.ARRAY else None
         writer.add_key_value(key, changed.get(key, _value(reader, key)), kind, element)
     for key in HEAD_SIZE_KEYS:
-        writer.add_key_value(key, widening.head_dim, GGUFValueType.UINT32)
+        writer.add_key_value(key, head_dim, GGUFValueType.UINT32)
 
 
 def _add_tensor(writer: GGUFWriter, name: str, weights: Matrix, type_name: str) -> None:
