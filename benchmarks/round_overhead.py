@@ -94,7 +94,7 @@ class Tape:
         """A session that only counts, when playing."""
         return PlayedSession() if self._mode == "warm" else self._model.open_session()
 
-    def forward(self, batch: Any, *, layers: Any = None) -> Any:
+    def forward(self, batch: Any, *, layers: Any = None, hidden: Any = ()) -> Any:
         """Compute and remember, or give what was remembered."""
         if self._mode == "in place":
             return self._model.forward(batch)
