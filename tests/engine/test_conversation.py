@@ -4,9 +4,10 @@ from typing import Any
 import pytest
 
 from slipstream.draft import SuffixDrafter
-from slipstream.engine import Completion, Conversation, Engine, Turn
+from slipstream.engine import Completion, Conversation, Engine, ModelOptions, Turn
 from slipstream.errors import ChatTemplateError, ContextLimitError, UsageError
 from slipstream.models import ChatTemplate
+from slipstream.runtime import RuntimeName
 from tests.fakes import ByteVocabulary, FakeModel
 
 END = 256
@@ -305,8 +306,9 @@ def test_a_model_without_a_template_is_refused() -> None:
 
 
 @pytest.mark.model
-def test_a_real_conversation_reuses_its_kv_cache(smollm2: Path) -> None:
-    with Engine.load(smollm2, draft="suffix") as engine:
+@pytest.mark.parametrize("runtime", ["llamacpp", "native"])
+def test_a_real_conversation_reuses_its_kv_cache(smollm2: Path, runtime: RuntimeName) -> None:
+    with Engine.load(smollm2, draft="suffix", options=ModelOptions(runtime=runtime)) as engine:
         chat = Conversation(engine, seed=7)
         first = answer(chat, "My name is Ada. Name a colour.", max_tokens=20)
         second = answer(chat, "And my name?", max_tokens=20)

@@ -38,13 +38,14 @@ class Loading:
         """What `Engine.load` calls while a model's weights are made ready: 0 to 1."""
         if model != self._model:
             self._model, self._since = model, perf_counter()
+        text = terminal.printable(f"Loading {model}")
         if self._bar is None and self._deserves_bar(fraction):
             self._erase_line()
-            self._bar = _bar()
+            self._bar = _bar(text)
             self._bar.start()
         if self._bar is not None:
             [task] = self._bar.task_ids
-            self._bar.update(task, completed=fraction, description=terminal.printable(f"Loading {model}"))
+            self._bar.update(task, completed=fraction, description=text)
 
     def _deserves_bar(self, fraction: float) -> bool:
         waited = perf_counter() - self._since
@@ -56,7 +57,7 @@ class Loading:
             sys.stderr.flush()
 
 
-def _bar() -> "Progress":
+def _bar(text: str) -> "Progress":
     """A bar with one task; narrow terminals get the percentage alone."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn
@@ -66,5 +67,5 @@ def _bar() -> "Progress":
     if console.width >= 60:
         columns.insert(1, BarColumn(bar_width=None))
     bar = Progress(*columns, console=console, transient=True, expand=True)
-    bar.add_task("", total=1.0)
+    bar.add_task(text, total=1.0)
     return bar
