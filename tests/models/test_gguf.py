@@ -187,6 +187,28 @@ def test_a_file_that_may_not_be_read(file: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
+    ("places", "overlap"),
+    [
+        ([0, 32, 160], True),  # the second begins inside the first
+        ([0, 0, 128], True),
+        ([128, 0, 96], True),  # the third reaches into the first
+        ([128, 256, 0], False),  # in any order
+        ([0, 128, 256], False),
+        ([0, 160, 320], False),  # with holes
+    ],
+)
+def test_tensors_lie_apart(file: Path, places: list[int], overlap: bool) -> None:
+    tensors = [(name, (32,), 0, place) for name, place in zip("abc", places, strict=True)]
+    file.write_bytes(writer.gguf_bytes(writer.MODEL_METADATA, tensors, bytes(448)))
+    if overlap:
+        message = refusal(file)
+        assert "is damaged (the tensors '" in message
+        assert "overlap); download it again." in message
+    else:
+        assert {tensor.name for tensor in read_header(file).tensors} == set("abc")
+
+
+@pytest.mark.parametrize(
     ("content", "says"),
     [
         (b"", "is empty"),

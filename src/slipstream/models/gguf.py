@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -350,7 +351,7 @@ class _Scanner:
     def _placed(
         self, infos: list[tuple[str, TensorType, tuple[int, ...], int]], data_offset: int, alignment: int
     ) -> tuple[TensorInfo, ...]:
-        """Check that every tensor lies inside the file, and give offsets from the file's start."""
+        """Check that every tensor lies inside the file and apart from the others; give offsets from the file's start."""
         tensors = []
         for name, kind, shape, offset in infos:
             row = shape[0] if shape else 1
@@ -364,6 +365,9 @@ class _Scanner:
                 f"{self.path} is truncated: its tensors need {needed} bytes and it has {self.file_size}; "
                 "download it again."
             )
+        for one, other in pairwise(sorted(tensors, key=lambda tensor: tensor.offset)):
+            if one.offset + one.nbytes > other.offset:
+                self._damaged(f"the tensors {one.name[:80]!r} and {other.name[:80]!r} overlap")
         return tuple(tensors)
 
     def _alignment(self, metadata: Mapping[str, Value]) -> int:
