@@ -303,7 +303,13 @@ void mix(const uint16_t* values, int positions, int size, const float* weights, 
     int q = 0;
     for (; queries - q >= kMixQueries; q += kMixQueries)
         mix_queries<kMixQueries>(values, positions, size, weights + q * stride, stride, sums + q * size);
-    for (; q < queries; q++) mix_queries<1>(values, positions, size, weights + q * stride, stride, sums + q * size);
+    const auto rest = [&]<int... Q>(std::integer_sequence<int, Q...>) {
+        ((queries - q == Q + 1
+              ? mix_queries<Q + 1>(values, positions, size, weights + q * stride, stride, sums + q * size)
+              : void()),
+         ...);
+    };
+    rest(std::make_integer_sequence<int, kMixQueries - 1>{});
 }
 
 }  // namespace
