@@ -351,7 +351,7 @@ class _Scanner:
     def _placed(
         self, infos: list[tuple[str, TensorType, tuple[int, ...], int]], data_offset: int, alignment: int
     ) -> tuple[TensorInfo, ...]:
-        """Check that every tensor lies inside the file and apart from the others; give offsets from the file's start."""
+        """Check that tensors lie inside the file and apart from each other; give offsets from its start."""
         tensors = []
         for name, kind, shape, offset in infos:
             row = shape[0] if shape else 1
