@@ -257,7 +257,7 @@ NB_MODULE(_native, m) {
           "threads"_a);
     m.def("multiply", &multiply, "weights"_a, "tensor"_a, "instruction_set"_a, "values"_a, "rows"_a);
     m.def("row_of", &row_of, "weights"_a, "tensor"_a, "row"_a);
-    m.def("measure_read", &measure_read, "threads"_a, "bytes"_a, nb::call_guard<nb::gil_scoped_release>());
+    m.def("measure_read", &measure_read, "threads"_a, "byte_count"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("measure_dot", &measure_dot, "threads"_a, "instruction_set"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("measure_fma", &measure_fma, "threads"_a, "instruction_set"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("huge_page_bytes", &huge_page_bytes);

@@ -14,9 +14,9 @@ from slipstream.models.gguf import GgufHeader, read_model_header
 from slipstream.runtime.llamacpp import binding, context
 from slipstream.runtime.llamacpp.batch import Batch, Chain
 from slipstream.runtime.llamacpp.options import Options
-from slipstream.runtime.rows import TableRows
 from slipstream.runtime.llamacpp.session import LlamaCppSession
 from slipstream.runtime.llamacpp.vocabulary import LlamaCppVocabulary
+from slipstream.runtime.rows import TableRows
 
 NO_SLOT, ABORTED = 1, 2
 """Results of `llama_decode` besides 0 (good) and negative ones (failed)."""

@@ -127,9 +127,7 @@ def _check_sizes(decoder: Decoder) -> None:
         if size % 32:
             raise NotSupported(f"its {what} {size} is not a multiple of 32")
     if decoder.heads % decoder.key_value_heads:
-        raise NotSupported(
-            f"its {decoder.heads} heads cannot share {decoder.key_value_heads} key-value heads evenly"
-        )
+        raise NotSupported(f"its {decoder.heads} heads cannot share {decoder.key_value_heads} key-value heads evenly")
 
 
 def _place(file: ModelFile, name: str) -> TensorPlace:
