@@ -1,0 +1,215 @@
+"""Which files the native runtime takes, and what it says of the others."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slipstream.errors import ModelFileError, RuntimeUnavailableError, UnsupportedModelError
+from slipstream.models.gguf import read_header
+from slipstream.runtime.native import _native, load_native, loading, unsupported
+from slipstream.runtime.native.model import NativeModel
+from tests.tiny_models import GROUPED, Shape, tiny_llama, tiny_recurrent, tiny_sliding_window
+
+CHANNELS = GROUPED.width
+
+
+def zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def why_not(path: Path) -> str | None:
+    """The clause; it must also be what loading says."""
+    reason = unsupported(read_header(path))
+    if reason is not None:
+        with pytest.raises(UnsupportedModelError) as caught:
+            load_native(path)
+        assert str(caught.value) == (f"The native runtime cannot run {path.name}: {reason}; use the llamacpp runtime.")
+    return reason
+
+
+def test_a_llama_is_supported(file: Path) -> None:
+    assert why_not(file) is None
+
+
+def test_other_architectures(tmp_path: Path) -> None:
+    assert why_not(tiny_sliding_window(tmp_path / "it.gguf")) == "its architecture 'gemma2' is not known to it"
+    assert why_not(tiny_recurrent(tmp_path / "it.gguf")) == "its architecture 'mamba' is not known to it"
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ({"llama.expert_count": 8}, "it is a mixture of experts"),
+        ({"llama.expert_count": 0}, None),
+        ({"llama.logit_scale": 0.5}, "it sets logit_scale"),
+        ({"llama.attention.scale": 0.5}, "it sets attention.scale"),
+        ({"llama.embedding_scale": 2.0}, "it sets embedding_scale"),
+        ({"llama.residual_scale": 2.0}, "it sets residual_scale"),
+        ({"llama.attention.causal": False}, "it is an embedding model"),
+        ({"llama.attention.causal": True}, None),
+        ({"llama.pooling_type": 1}, "it is an embedding model"),
+        ({"llama.rope.scaling.type": "yarn"}, "its rotary embedding is scaled by 'yarn'"),
+        ({"llama.rope.scaling.type": "longrope"}, "its rotary embedding is scaled by 'longrope'"),
+        ({"llama.rope.scaling.type": "none"}, None),
+        ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}, None),
+        (
+            {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 0.0},
+            "its rope.scaling.factor is not a sensible number",
+        ),
+        ({"llama.rope.freq_base": float("nan")}, "its rope.freq_base is not a sensible number"),
+        ({"llama.rope.freq_base": float("inf")}, "its rope.freq_base is not a sensible number"),
+        ({"llama.rope.freq_base": "10000"}, "its rope.freq_base is not a sensible number"),
+        ({"llama.rope.dimension_count": 31}, "its rotary embedding has an odd size"),
+        ({"llama.rope.dimension_count": 16}, "its rotary embedding's size 16 is not a multiple of 32"),
+        ({"llama.attention.head_count": 0}, "its attention.head_count is not one whole number in a sensible range"),
+        ({"llama.attention.head_count": True}, "its attention.head_count is not one whole number in a sensible range"),
+        ({"llama.attention.head_count": 2.0}, "its attention.head_count is not one whole number in a sensible range"),
+        ({"llama.attention.head_count_kv": 3}, "its 4 heads cannot share 3 key-value heads evenly"),
+        ({"llama.attention.head_count_kv": 8}, "its 4 heads cannot share 8 key-value heads evenly"),
+        (
+            {"llama.attention.layer_norm_rms_epsilon": -1.0},
+            "its attention.layer_norm_rms_epsilon is not a sensible number",
+        ),
+    ],
+    ids=str,
+)
+def test_metadata(tmp_path: Path, extra: dict[str, bool | int | float | str], reason: str | None) -> None:
+    assert why_not(tiny_llama(tmp_path / "it.gguf", shape=GROUPED, extra=extra)) == reason
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        (Shape(width=48, heads=1, head_size=48), "its width 48 is not a multiple of 32"),
+        (Shape(width=64, heads=2, head_size=16), "its head size 16 is not a multiple of 32"),
+        (Shape(feed_forward=100), "its feed-forward size 100 is not a multiple of 32"),
+    ],
+    ids=str,
+)
+def test_sizes(tmp_path: Path, shape: Shape, reason: str) -> None:
+    assert why_not(tiny_llama(tmp_path / "it.gguf", shape=shape)) == reason
+
+
+@pytest.mark.parametrize(
+    ("tensors", "reason"),
+    [
+        ({"blk.1.ffn_up.weight": None}, "it has no tensor blk.1.ffn_up.weight"),
+        ({"output_norm.weight": None}, "it has no tensor output_norm.weight"),
+        (
+            {"blk.1.attn_q.bias": zeros(128), "blk.0.attn_q.bias": zeros(128)},
+            "it has tensors that its architecture does not use (blk.0.attn_q.bias)",
+        ),
+        ({"blk.3.attn_q.weight": zeros(128, 64)}, "it has tensors that its architecture does not use"),
+        ({"blk.0.attn_q.weight": zeros(2, 64, 64)}, "blk.0.attn_q.weight has more than two dimensions"),
+        ({"blk.0.ffn_down.weight": zeros(64, 40)}, "blk.0.ffn_down.weight has rows of 40 numbers, which is not"),
+        ({"rope_freqs.weight": zeros(8)}, "rope_freqs.weight is not a vector of 16 float32 numbers"),
+        ({"rope_freqs.weight": zeros(16)}, "rope_freqs.weight holds impossible numbers"),
+        ({"rope_freqs.weight": zeros(16) + np.nan}, "rope_freqs.weight holds impossible numbers"),
+    ],
+)
+def test_tensors(tmp_path: Path, tensors: dict[str, np.ndarray | None], reason: str) -> None:
+    found = why_not(tiny_llama(tmp_path / "it.gguf", shape=GROUPED, tensors=tensors))
+    assert found is not None
+    assert found.startswith(reason)
+
+
+def test_a_tensor_type_without_a_layout(tmp_path: Path) -> None:
+    path = tiny_llama(tmp_path / "it.gguf", shape=GROUPED)
+    content = path.read_bytes()
+    place = content.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4 + 2 * 8
+    assert content[place : place + 4] == bytes(4)
+    path.write_bytes(content[:place] + bytes([20, 0, 0, 0]) + content[place + 4 :])
+    assert why_not(path) == "blk.0.attn_q.weight is IQ4_NL, and it knows F32, F16, Q4_0, Q4_1, Q8_0, BF16"
+
+
+def test_a_quantised_model_of_super_blocks(tmp_path: Path) -> None:
+    """Q4_K is next; until then the file goes to llama.cpp."""
+    path = tiny_llama(tmp_path / "it.gguf", shape=Shape(width=256, heads=4, head_size=64))
+    content = path.read_bytes()
+    place = content.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4 + 2 * 8
+    path.write_bytes(content[:place] + bytes([12, 0, 0, 0]) + content[place + 4 :])
+    assert why_not(path) == "blk.0.attn_q.weight is Q4_K, and it knows F32, F16, Q4_0, Q4_1, Q8_0, BF16"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "says"),
+    [
+        ({"blk.0.attn_q.weight": zeros(64, 64)}, "its query matrix is 64 x 64 where 128 x 64 is needed"),
+        ({"blk.0.attn_k.weight": zeros(128, 64)}, "its key matrix is 128 x 64 where 64 x 64 is needed"),
+        ({"blk.2.attn_v.weight": zeros(64, 96)}, "its value matrix is 64 x 96 where 64 x 64 is needed"),
+        ({"blk.2.attn_output.weight": zeros(64, 64)}, "its projection matrix is 64 x 64 where 64 x 128 is needed"),
+        ({"blk.1.ffn_gate.weight": zeros(128, 64)}, "its up matrix is 96 x 64 where 128 x 64 is needed"),
+        ({"blk.1.ffn_norm.weight": zeros(96)}, "a norm of it has the wrong size"),
+        ({"output_norm.weight": zeros(32)}, "its last norm has the wrong size"),
+        ({"token_embd.weight": zeros(271, 96)}, "its embedding has the wrong shape"),
+        ({"token_embd.weight": zeros(270, 64)}, "its output matrix is 271 x 64 where 270 x 64 is needed"),
+    ],
+)
+def test_matrices_that_do_not_fit_together(tmp_path: Path, tensors: dict[str, np.ndarray | None], says: str) -> None:
+    path = tiny_llama(tmp_path / "it.gguf", shape=GROUPED, tensors=tensors)
+    with pytest.raises(ModelFileError) as caught:
+        load_native(path, context_length=64, threads=1)
+    assert str(caught.value) == f"{path} is damaged ({says}); download or convert it again."
+
+
+def test_a_vocabulary_of_another_size(tmp_path: Path) -> None:
+    both = {"token_embd.weight": zeros(256, 64), "output.weight": zeros(256, 64)}
+    path = tiny_llama(tmp_path / "it.gguf", shape=GROUPED, tensors=both)
+    with pytest.raises(ModelFileError) as caught:
+        load_native(path, context_length=64, threads=1)
+    assert str(caught.value) == (
+        f"{path} is damaged (a vocabulary of 271 tokens and logits of 256); download or convert it again."
+    )
+
+
+def test_a_file_that_ends_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole when its header was read, cut when its weights are."""
+    path = tiny_llama(tmp_path / "it.gguf", shape=GROUPED)
+    check = NativeModel._check_vocabulary
+
+    def cut(*arguments: object) -> None:
+        check(*arguments)  # type: ignore[arg-type]
+        with path.open("r+b") as handle:
+            handle.truncate(path.stat().st_size // 2)
+
+    monkeypatch.setattr(NativeModel, "_check_vocabulary", cut)
+    with pytest.raises(ModelFileError) as caught:
+        load_native(path, context_length=64, threads=1)
+    assert re.fullmatch(
+        rf"{re.escape(str(path))} is damaged \(\S+ lies beyond the end of the file\); download or convert it again\.",
+        str(caught.value),
+    )
+
+
+def test_a_file_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tiny_llama(tmp_path / "it.gguf", shape=GROUPED)
+    monkeypatch.setattr(NativeModel, "_check_vocabulary", lambda *_: path.unlink())
+    with pytest.raises(ModelFileError, match="it cannot be read: No such file or directory"):
+        load_native(path, context_length=64, threads=1)
+
+
+def out_of_memory(*_: object) -> None:
+    raise MemoryError
+
+
+def test_memory_that_is_refused_after_all(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "load_weights", out_of_memory)
+    with pytest.raises(RuntimeUnavailableError) as caught:
+        load_native(file, context_length=64, threads=1)
+    assert str(caught.value) == "There is not enough memory for tiny.gguf; choose a smaller model."
+
+
+def test_no_memory_for_the_cache(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "Model", out_of_memory)
+    with pytest.raises(RuntimeUnavailableError) as caught:
+        load_native(file, context_length=64, max_sequences=3, threads=1)
+    assert str(caught.value) == (
+        "There is not enough memory for the KV cache of 3 sequence(s) of 64 tokens of tiny.gguf; "
+        "choose a shorter context or fewer sequences."
+    )
+
+
+def test_every_layout_has_a_number() -> None:
+    assert set(loading.FORMATS) == {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"}
