@@ -140,7 +140,8 @@ class Run:
         self._recorder = recorder
         self._threads: int = options.threads
         self._program = ensure_server()
-        self._ours = Ours(ModelOptions(runtime=options.runtime, context_length=CONTEXT, threads=options.threads))
+        runtimes = {"runtime": options.runtime, "draft_runtime": options.runtime}
+        self._ours = Ours(ModelOptions(**runtimes, context_length=CONTEXT, threads=options.threads))
         filters = {"top_k": options.top_k, "top_p": options.top_p, "min_p": options.min_p}
         recorder.add("filters", **filters)
         prompts = [self._ours.engine.tokenize([{"role": "user", "content": prompt}]) for prompt in mixed_prompts()]

@@ -15,7 +15,8 @@ Parts, all unless some are named:
 
 Every runtime has a process of its own; one computes while the others sleep, and how well they slept is printed. Each
 turn asks each runtime for a few forwards of each kind, so that a change of the machine's speed meets all alike;
-figures are medians over all turns. llama.cpp gets the spinning threads that are best for it on a quiet machine.
+figures are medians over all turns. llama.cpp is what scripts/setup builds (native instructions, but for AMX where the
+compiler breaks it), and gets the spinning threads that are best for it on a quiet machine.
 """
 
 import argparse
