@@ -12,8 +12,6 @@ from slipstream.runtime.native import _native, load_native, loading, unsupported
 from slipstream.runtime.native.model import NativeModel
 from tests.tiny_models import GROUPED, Shape, tiny_llama, tiny_recurrent, tiny_sliding_window
 
-CHANNELS = GROUPED.width
-
 
 def zeros(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.float32)
@@ -66,6 +64,13 @@ def test_other_architectures(tmp_path: Path) -> None:
         ({"llama.attention.head_count": 0}, "its attention.head_count is not one whole number in a sensible range"),
         ({"llama.attention.head_count": True}, "its attention.head_count is not one whole number in a sensible range"),
         ({"llama.attention.head_count": 2.0}, "its attention.head_count is not one whole number in a sensible range"),
+        # 64 / 100 is no head size
+        ({"llama.attention.head_count": 100}, "its attention.key_length is not one whole number in a sensible range"),
+        (
+            {"llama.attention.head_count": 1 << 20, "llama.attention.key_length": 64},
+            "its 1048576 heads of 64 numbers are more than any model has",
+        ),
+        ({"llama.rope.dimension_count": 64}, "its rotary embedding of 64 numbers is larger than a head of 32"),
         ({"llama.attention.head_count_kv": 3}, "its 4 heads cannot share 3 key-value heads evenly"),
         ({"llama.attention.head_count_kv": 8}, "its 4 heads cannot share 8 key-value heads evenly"),
         (
@@ -76,7 +81,8 @@ def test_other_architectures(tmp_path: Path) -> None:
     ids=str,
 )
 def test_metadata(tmp_path: Path, extra: dict[str, bool | int | float | str], reason: str | None) -> None:
-    assert why_not(tiny_llama(tmp_path / "it.gguf", shape=GROUPED, extra=extra)) == reason
+    shape = Shape() if "llama.attention.head_count" in extra else GROUPED  # the first does not state its head size
+    assert why_not(tiny_llama(tmp_path / "it.gguf", shape=shape, extra=extra)) == reason
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from slipstream.models.gguf import GgufHeader, TensorInfo
 from slipstream.runtime.native import _native
 from slipstream.runtime.native.architectures import ARCHITECTURES
 from slipstream.runtime.native.memory import available_memory, gigabytes
-from slipstream.runtime.native.modelfile import ROTARY_FACTORS, ModelFile, NotSupported
+from slipstream.runtime.native.modelfile import MOST, ROTARY_FACTORS, ModelFile, NotSupported
 from slipstream.runtime.native.program import Decoder, compiled
 
 FORMATS = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "BF16": 30}
@@ -126,6 +126,8 @@ def _check_sizes(decoder: Decoder) -> None:
     ):
         if size % 32:
             raise NotSupported(f"its {what} {size} is not a multiple of 32")
+    if decoder.heads * decoder.head_size > MOST:
+        raise NotSupported(f"its {decoder.heads} heads of {decoder.head_size} numbers are more than any model has")
     if decoder.heads % decoder.key_value_heads:
         raise NotSupported(f"its {decoder.heads} heads cannot share {decoder.key_value_heads} key-value heads evenly")
 

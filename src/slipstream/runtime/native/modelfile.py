@@ -39,8 +39,8 @@ class ModelFile:
     def integer(self, key: str, default: int | None = None) -> int:
         """A size: a whole number from 1 to `MOST`."""
         value = self._value(key)
-        if value is None and default is not None:
-            return default
+        if value is None:
+            value = default  # worked out from other keys, so no better than they are
         if value is None:
             raise NotSupported(f"it does not say its {key}")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
@@ -61,6 +61,8 @@ class ModelFile:
         size = self.integer("rope.dimension_count", head_size)
         if size % 2:
             raise NotSupported("its rotary embedding has an odd size")
+        if size > head_size:
+            raise NotSupported(f"its rotary embedding of {size} numbers is larger than a head of {head_size}")
         exponents = np.arange(0, size, 2, dtype=np.float64) / size
         frequencies = self.number("rope.freq_base", 10000.0) ** -exponents
         frequencies /= self._linear_scaling()
