@@ -198,7 +198,7 @@ def figures_table(results: Results, files: Iterable[str]) -> list[str]:
     """Ours against llama.cpp and what helps to judge it."""
     figures = (
         "perplexity",
-        "llama.cpp's",
+        "of the other",
         "difference",
         "same most likely token",
         "mean KL, nats",
