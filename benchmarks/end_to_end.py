@@ -28,7 +28,17 @@ from typing import Any, NamedTuple
 from benchmarks.kinds import LOOPING, PROMPTS, repeated_share
 from benchmarks.llama_server import LlamaServer
 from benchmarks.peer import PeerError, ensure_server
-from benchmarks.records import Record, Recorder, Target, describe, machine, markdown, read_records, target_table
+from benchmarks.records import (
+    Record,
+    Recorder,
+    Target,
+    describe,
+    end_on_request,
+    machine,
+    markdown,
+    read_records,
+    target_table,
+)
 from benchmarks.rig import SMALL, rig_file
 from slipstream import Engine, ModelOptions
 from slipstream.draft import NoDrafter
@@ -306,6 +316,7 @@ def main() -> None:
     if options.report:
         print("\n".join(report(read_records(options.report))))
         return
+    end_on_request()
     recorder = Recorder(options.out)
     try:
         measure(options, recorder)

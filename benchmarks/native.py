@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.native_report import DECODING, FILES, LONG, PROMPT, RANDOM, THIN_FILES, WHOLE_PROMPT, WIDE, Work, report
-from benchmarks.records import Recorder, machine, read_records
+from benchmarks.records import Recorder, end_on_request, machine, read_records
 from benchmarks.rig import SMALL, matrix_size, rig_file
 from benchmarks.worker import SPINNING, Team, Worker
 from slipstream.errors import SlipstreamError
@@ -184,6 +184,7 @@ def main() -> None:
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"unknown part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    end_on_request()
     if options.report:
         records = read_records(options.report)
     else:

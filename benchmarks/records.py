@@ -6,7 +6,9 @@ tables of an earlier run again.
 
 import json
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -41,6 +43,11 @@ class Recorder:
 def read_records(path: Path) -> list[Record]:
     """The records of an earlier run."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def end_on_request() -> None:
+    """Let SIGTERM end the script as an exception does, so that the processes it started end with it."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def machine(threads: int | None = None) -> Record:
