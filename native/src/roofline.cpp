@@ -116,7 +116,7 @@ void read_portable(std::span<const std::byte> bytes) {
 #if defined(__x86_64__)
 
 // Far enough ahead that a line has come from memory when its turn is there.
-constexpr std::size_t kPrefetchBytes = 4096;
+constexpr std::size_t kPrefetchBytes = 2048;
 
 __attribute__((target("avx512f"))) void read_avx512(std::span<const std::byte> bytes) {
     __m512i sums[4];
