@@ -25,8 +25,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRuns = 9;                          // the best of these counts: others share the machine
-constexpr double kRunSeconds = 0.02;              // long against waking a thread, short against a time slice
+constexpr int kRuns = 9;              // the best of these counts: others share the machine
+constexpr double kRunSeconds = 0.02;  // long against waking a thread, short against a time slice
 constexpr std::size_t kHugePage = std::size_t(2) << 20;
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
@@ -75,7 +75,7 @@ double best_seconds(int threads, const Work& work) {
 
 // Anonymous memory in whole huge pages, as far as the system gives them.
 class HugeBuffer {
-public:
+   public:
     explicit HugeBuffer(std::size_t bytes) : size_((bytes + kHugePage - 1) / kHugePage * kHugePage) {
         // One more page, so that an aligned part of the full size lies within.
         void* mapping = mmap(nullptr, size_ + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -98,7 +98,7 @@ public:
         return {data_ + begin * kHugePage, (end - begin) * kHugePage};
     }
 
-private:
+   private:
     std::size_t size_;
     void* mapping_;
     std::byte* data_;
