@@ -12,8 +12,12 @@ int padded_vocabulary(const Program& program) { return program.output.blocks() *
 // Numbers of each part of Scratch, in order.
 std::array<size_t, 6> scratch_parts(const Program& program, const Limits& limits) {
     const size_t queries = tile_queries(program), head = program.head_size;
-    return {2 * kPanel * std::max<size_t>(head, kGroup), queries * head, queries * kChunk,
-            queries * tail_stride_of(limits), 2 * queries * (head + 2), head};
+    return {2 * kPanel * std::max<size_t>(head, kGroup),
+            queries * head,
+            queries * kChunk,
+            queries * tail_stride_of(limits),
+            2 * queries * (head + 2),
+            head};
 }
 
 }  // namespace
@@ -33,9 +37,7 @@ size_t Scratch::bytes(const Program& program, const Limits& limits) {
 }
 
 Scratch::Scratch(const Program& program, const Limits& limits)
-    : memory(bytes(program, limits)),
-      normalised(kPrivateRows, program.width),
-      tail_stride(tail_stride_of(limits)) {
+    : memory(bytes(program, limits)), normalised(kPrivateRows, program.width), tail_stride(tail_stride_of(limits)) {
     const auto parts = scratch_parts(program, limits);
     auto* next = memory.as<float>();
     auto take = [&, i = 0]() mutable {

@@ -11,11 +11,11 @@
 
 namespace slipstream {
 
-constexpr int kPanel = 128;        // rows that stay in a core's cache while weights pass by
-constexpr int kChunk = 256;        // positions of a chunk of attention, cut at multiples from position 0
-constexpr int kPrivateRows = 2;    // so few rows every thread normalises for itself: cheaper than meeting
-constexpr int kTileRows = 8;       // rows that attend together
-constexpr int kTileQueries = 32;   // queries (rows x heads of a group) that attend together, if a group is no larger
+constexpr int kPanel = 128;       // rows that stay in a core's cache while weights pass by
+constexpr int kChunk = 256;       // positions of a chunk of attention, cut at multiples from position 0
+constexpr int kPrivateRows = 2;   // so few rows every thread normalises for itself: cheaper than meeting
+constexpr int kTileRows = 8;      // rows that attend together
+constexpr int kTileQueries = 32;  // queries (rows x heads of a group) that attend together, if a group is no larger
 constexpr int kExpectedOutputs = 32;
 
 // Activations [rows, columns] with the memory behind them.

@@ -179,8 +179,7 @@ void Forward::compute_output(int thread) {
     shares_.each(thread, program_.output.blocks(), [&](int first, int last) {
         for (int row = 0; row < count; row += kPanel)
             product(program_.output, first, last - first, x.from(row), std::min(kPanel, count - row),
-                    buffers_.logits + size_t(row) * buffers_.logits_stride + first * kChannels,
-                    buffers_.logits_stride);
+                    buffers_.logits + size_t(row) * buffers_.logits_stride + first * kChannels, buffers_.logits_stride);
     });
     meet(thread, kOutput);
 }
@@ -389,8 +388,8 @@ void Forward::attend_chunk(const Tile& tile, int head, int chunk, int layer, Scr
     }
     for (int position = 0; position < together; position += kKeyBlock)
         kernels_.mix(cache_.values(blocks[(begin + position) / kKeyBlock], layer, head),
-                     std::min(kKeyBlock, together - position), size, scratch.scores + first * kChunk + position,
-                     kChunk, queries - first, out.mixed + first * size);
+                     std::min(kKeyBlock, together - position), size, scratch.scores + first * kChunk + position, kChunk,
+                     queries - first, out.mixed + first * size);
     for (int query = first; query < queries; query++)
         for (int position = together; position < visible(query); position++) {
             const int slot = slot_of(tile, query, begin + position);
@@ -447,8 +446,8 @@ void Forward::finish(const Tile& tile, int head, const Partial& all) {
 Partial Forward::partial(int tile, int head, int chunk) {
     const int queries = tiles_[tile].rows * group_;
     const size_t numbers = size_t(queries) * (head_size_ + 2);
-    float* start = buffers_.partials.data() + partial_starts_[tile] +
-                   (size_t(head) * tiles_[tile].chunks + chunk) * numbers;
+    float* start =
+        buffers_.partials.data() + partial_starts_[tile] + (size_t(head) * tiles_[tile].chunks + chunk) * numbers;
     return partial_at(start, queries);
 }
 

@@ -35,8 +35,8 @@ class Forward {
         int session;
         int first;  // row
         int rows;
-        int base;   // tokens in the cache before this forward
-        int own;    // rows of the session in this forward
+        int base;  // tokens in the cache before this forward
+        int own;   // rows of the session in this forward
         bool tree;
         int chunks;  // the most that a row of it needs
     };
@@ -110,11 +110,11 @@ class Forward {
     const int group_, head_size_, width_;
 
     std::vector<Row> rows_;
-    std::vector<int> outputs_;           // rows with logits
+    std::vector<int> outputs_;             // rows with logits
     std::vector<std::vector<int>> paths_;  // of tree rows: slots of their own ancestors and themselves, in order
     std::vector<Tile> tiles_;
     std::vector<Unit> units_;
-    std::vector<size_t> partial_starts_;  // of tiles with shared units, in numbers
+    std::vector<size_t> partial_starts_;           // of tiles with shared units, in numbers
     std::unique_ptr<std::atomic<int>[]> waiting_;  // chunks of a tile's head that are not done
 
     static constexpr int kNever = -1;

@@ -13,7 +13,8 @@
 
 namespace slipstream {
 
-// Rows of activations, in the forms that matrices want them: [rows, columns] each, scales and sums [rows, columns / 32].
+// Rows of activations, in the forms that matrices want them: [rows, columns] each, scales and sums [rows, columns /
+// 32].
 struct Activations {
     int columns = 0;
     float* values = nullptr;    // for F32, F16 and BF16

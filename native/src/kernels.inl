@@ -8,11 +8,16 @@ namespace {
 constexpr int kParts = kChannels / kLanes;  // vectors that cover the channels of a block
 constexpr int kLineBytes = 4 * kChannels;
 constexpr int kPartBytes = 4 * kLanes;
-// How far ahead of the arithmetic weights are fetched, in bytes: the hardware stops at every page of 4 KiB.
-constexpr int kAhead = 4096;
+// How far ahead of the arithmetic weights are fetched, in bytes: from memory into the second cache, and from there into
+// the first. The hardware's own prefetching stops at every page of 4 KiB.
+constexpr int kFarAhead = 12288;
+constexpr int kAhead = 512;
 
 inline void prefetch_group(const uint8_t* group, size_t bytes) {
-    for (size_t line = 0; line < bytes; line += 64) prefetch(group + kAhead + line);
+    for (size_t line = 0; line < bytes; line += 64) {
+        prefetch_far(group + kFarAhead + line);
+        prefetch(group + kAhead + line);
+    }
 }
 
 // One vector of channels times ROWS rows of a quantised matrix. Whole numbers are summed exactly within a group;

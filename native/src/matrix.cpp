@@ -55,8 +55,7 @@ void repack_q8_0(const uint8_t* source, int channel, uint8_t* target) {
 
 template <int BYTES>
 void repack_plain(const uint8_t* source, int channel, uint8_t* target) {
-    for (int i = 0; i < kGroup; i++)
-        std::memcpy(target + (i * kChannels + channel) * BYTES, source + i * BYTES, BYTES);
+    for (int i = 0; i < kGroup; i++) std::memcpy(target + (i * kChannels + channel) * BYTES, source + i * BYTES, BYTES);
 }
 
 using Repack = void (*)(const uint8_t* source, int channel, uint8_t* target);
@@ -109,9 +108,7 @@ bool is_known(int format) {
     return false;
 }
 
-bool is_quantised(Format format) {
-    return format == Format::Q4_0 || format == Format::Q4_1 || format == Format::Q8_0;
-}
+bool is_quantised(Format format) { return format == Format::Q4_0 || format == Format::Q4_1 || format == Format::Q8_0; }
 
 size_t file_group_bytes(Format format) {
     switch (format) {

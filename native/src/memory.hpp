@@ -29,7 +29,7 @@ class Memory {
     }
 
    private:
-    void swap(Memory& other) {
+    void swap(Memory& other) noexcept {
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
     }

@@ -64,8 +64,7 @@ void Model::forward(const std::vector<Segment>& segments, const std::vector<int>
         outputs += segments[i].outputs;
     }
     require(rows > 0 && rows <= limits_.rows, "more rows than a forward can have");
-    for (int layer : layers)
-        require(layer >= 0 && layer < int(program_.layers.size()), "a layer that the model lacks");
+    for (int layer : layers) require(layer >= 0 && layer < int(program_.layers.size()), "a layer that the model lacks");
     for (const Segment& segment : segments) cache_.prepare(segment.session, parents_of(segment), !layers.empty());
     hidden_.clear();
     rows_ = rows;

@@ -42,9 +42,9 @@ class Signals {
     std::unique_ptr<nb::python_error> error_;
 };
 
-std::shared_ptr<Weights> load_weights(const std::string& path,
-                                      const std::vector<std::tuple<std::string, int, int64_t, int64_t, int64_t>>& tensors,
-                                      int threads, const nb::object& progress) {
+std::shared_ptr<Weights> load_weights(
+    const std::string& path, const std::vector<std::tuple<std::string, int, int64_t, int64_t, int64_t>>& tensors,
+    int threads, const nb::object& progress) {
     std::vector<TensorPlace> places;
     for (const auto& [name, format, rows, columns, offset] : tensors)
         places.push_back({name, format, rows, columns, offset});
@@ -172,7 +172,7 @@ class PythonModel {
 
     // Keys and values of the session's first `length` slots in one layer, [length, heads, size] each: for tests.
     std::tuple<nb::ndarray<nb::numpy, uint16_t>, nb::ndarray<nb::numpy, uint16_t>> cached(int session, int layer,
-                                                                                         int length) {
+                                                                                          int length) {
         const Cache& cache = model_.cache();
         const CacheShape& shape = cache.shape();
         const auto& blocks = model_.cache().at(session).blocks;
@@ -186,8 +186,9 @@ class PythonModel {
             const int block = blocks[slot / kKeyBlock], place = slot % kKeyBlock;
             for (int head = 0; head < shape.heads; head++)
                 for (int d = 0; d < shape.head_size; d++) {
-                    *key++ = cache.keys(block, layer, head)[place / kChannels * kChannels * shape.head_size +
-                                                            d * kChannels + place % kChannels];
+                    *key++ = cache.keys(
+                        block, layer,
+                        head)[place / kChannels * kChannels * shape.head_size + d * kChannels + place % kChannels];
                     *value++ = cache.values(block, layer, head)[place * shape.head_size + d];
                 }
         }
@@ -231,7 +232,8 @@ std::vector<float> multiply(const Weights& weights, int tensor, const std::strin
     for (int block = 0; block < matrix.blocks(); block++)
         kernels.product(matrix, block, x, rows, out.data() + block * kChannels, stride);
     for (int row = 0; row < rows; row++)
-        result.insert(result.end(), out.begin() + size_t(row) * stride, out.begin() + size_t(row) * stride + matrix.rows);
+        result.insert(result.end(), out.begin() + size_t(row) * stride,
+                      out.begin() + size_t(row) * stride + matrix.rows);
     return result;
 }
 
@@ -285,7 +287,8 @@ NB_MODULE(_native, m) {
         .def("buffer_bytes", [](PythonModel& self) { return int64_t(self.model().buffer_bytes()); })
         .def("open", [](PythonModel& self) { return self.model().cache().open(); })
         .def("close", [](PythonModel& self, int session) { self.model().cache().close(session); })
-        .def("fork", [](PythonModel& self, int session, int length) { return self.model().cache().fork(session, length); })
+        .def("fork",
+             [](PythonModel& self, int session, int length) { return self.model().cache().fork(session, length); })
         .def("truncate",
              [](PythonModel& self, int session, int length) { self.model().cache().truncate(session, length); })
         .def("commit", [](PythonModel& self, int session,

@@ -77,6 +77,7 @@ inline int32_t store_codes(int8_t* p, Floats a) {
 inline Codes load_codes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 inline Codes low_nibbles(Codes a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
 inline Codes high_nibbles(Codes a) { return low_nibbles(_mm256_srli_epi16(a, 4)); }
+inline void prefetch_far(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 inline void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 inline Codes four_bytes(const int8_t* x) { return _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(x)); }
 

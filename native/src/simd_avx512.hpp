@@ -50,7 +50,8 @@ inline Floats load_bfloat(const uint16_t* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 inline void store_half(uint16_t* p, Floats a) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 inline Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
 // Stores whole numbers from -128 to 127 as bytes and returns their sum.
@@ -65,6 +66,7 @@ inline float total(Floats a) { return _mm512_reduce_add_ps(a); }
 inline Codes load_codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
 inline Codes low_nibbles(Codes a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
 inline Codes high_nibbles(Codes a) { return low_nibbles(_mm512_srli_epi16(a, 4)); }
+inline void prefetch_far(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 inline void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 
 // Sums of products of unsigned codes with the four signed bytes at x, over a group. `start` is what the sum begins

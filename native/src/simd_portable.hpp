@@ -34,14 +34,28 @@ inline Floats each(Function function) {
     return result;
 }
 
-inline Floats zero() { return each([](int) { return 0.0f; }); }
-inline Floats set(float x) { return each([&](int) { return x; }); }
-inline Floats load(const float* p) { return each([&](int i) { return p[i]; }); }
+inline Floats zero() {
+    return each([](int) { return 0.0f; });
+}
+inline Floats set(float x) {
+    return each([&](int) { return x; });
+}
+inline Floats load(const float* p) {
+    return each([&](int i) { return p[i]; });
+}
 inline void store(float* p, Floats x) { std::memcpy(p, x.lane, sizeof x.lane); }
-inline Floats add(Floats a, Floats b) { return each([&](int i) { return a.lane[i] + b.lane[i]; }); }
-inline Floats sub(Floats a, Floats b) { return each([&](int i) { return a.lane[i] - b.lane[i]; }); }
-inline Floats mul(Floats a, Floats b) { return each([&](int i) { return a.lane[i] * b.lane[i]; }); }
-inline Floats div(Floats a, Floats b) { return each([&](int i) { return a.lane[i] / b.lane[i]; }); }
+inline Floats add(Floats a, Floats b) {
+    return each([&](int i) { return a.lane[i] + b.lane[i]; });
+}
+inline Floats sub(Floats a, Floats b) {
+    return each([&](int i) { return a.lane[i] - b.lane[i]; });
+}
+inline Floats mul(Floats a, Floats b) {
+    return each([&](int i) { return a.lane[i] * b.lane[i]; });
+}
+inline Floats div(Floats a, Floats b) {
+    return each([&](int i) { return a.lane[i] / b.lane[i]; });
+}
 #ifdef __FP_FAST_FMAF
 inline Floats fma(Floats a, Floats b, Floats c) {
     return each([&](int i) { return __builtin_fmaf(a.lane[i], b.lane[i], c.lane[i]); });
@@ -55,7 +69,9 @@ inline Floats max(Floats a, Floats b) {
 inline Floats min(Floats a, Floats b) {
     return each([&](int i) { return a.lane[i] < b.lane[i] ? a.lane[i] : b.lane[i]; });
 }
-inline Floats abs(Floats a) { return each([&](int i) { return std::fabs(a.lane[i]); }); }
+inline Floats abs(Floats a) {
+    return each([&](int i) { return std::fabs(a.lane[i]); });
+}
 // To the nearest whole number, ties to even, for |x| < 2^22.
 inline Floats round(Floats a) {
     return each([&](int i) { return (a.lane[i] + 12582912.0f) - 12582912.0f; });
@@ -63,13 +79,21 @@ inline Floats round(Floats a) {
 inline Floats power_of_two(Floats n) {
     return each([&](int i) { return std::bit_cast<float>((int32_t(n.lane[i]) + 127) << 23); });
 }
-inline Floats swap_pairs(Floats a) { return each([&](int i) { return a.lane[i ^ 1]; }); }
-inline Floats load_half(const uint16_t* p) { return each([&](int i) { return half_to_float(p[i]); }); }
-inline Floats load_bfloat(const uint16_t* p) { return each([&](int i) { return bfloat_to_float(p[i]); }); }
+inline Floats swap_pairs(Floats a) {
+    return each([&](int i) { return a.lane[i ^ 1]; });
+}
+inline Floats load_half(const uint16_t* p) {
+    return each([&](int i) { return half_to_float(p[i]); });
+}
+inline Floats load_bfloat(const uint16_t* p) {
+    return each([&](int i) { return bfloat_to_float(p[i]); });
+}
 inline void store_half(uint16_t* p, Floats a) {
     for (int i = 0; i < kLanes; i++) p[i] = float_to_half(a.lane[i]);
 }
-inline Floats to_floats(Ints a) { return each([&](int i) { return float(a.lane[i]); }); }
+inline Floats to_floats(Ints a) {
+    return each([&](int i) { return float(a.lane[i]); });
+}
 inline float largest(Floats a) {
     float result = a.lane[0];
     for (int i = 1; i < kLanes; i++) result = a.lane[i] > result ? a.lane[i] : result;
@@ -103,7 +127,8 @@ inline Codes high_nibbles(Codes a) {
     for (auto& byte : a.byte) byte >>= 4;
     return a;
 }
-inline void prefetch(const uint8_t* p) { __builtin_prefetch(p); }
+inline void prefetch_far(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
+inline void prefetch(const uint8_t* p) { __builtin_prefetch(p, 0, 3); }
 
 struct NibbleSum {
     Ints sum;
