@@ -10,7 +10,7 @@ constexpr int kLineBytes = 4 * kChannels;
 constexpr int kPartBytes = 4 * kLanes;
 // How far ahead of the arithmetic weights are fetched, in bytes: from memory into the second cache, and from there into
 // the first. The hardware's own prefetching stops at every page of 4 KiB.
-constexpr int kFarAhead = 12288;
+constexpr int kFarAhead = 4096;
 constexpr int kAhead = 512;
 
 inline void prefetch_group(const uint8_t* group, size_t bytes) {

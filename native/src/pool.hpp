@@ -55,7 +55,7 @@ class Shares {
     };
     // A thread resets its counter two stages ahead: nobody can be there yet, and everybody will see it.
     static constexpr int kRing = 4;
-    static constexpr int kChunks = 8;  // of each thread's part: small enough to share the rest evenly
+    static constexpr int kChunks = 32;  // of each thread's part: small enough to share the rest evenly
 
     Counter& counter(int stage, int thread) { return counters_[size_t(stage % kRing) * threads_ + thread]; }
 
