@@ -7,10 +7,15 @@
 namespace slipstream {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr auto kAskEvery = std::chrono::milliseconds(50);
 constexpr int kUnitsPerThread = 4;  // fewer units of attention than this, and chunks are shared out too
+
+// Blocks of the cache lie far apart: the hardware does not see the next one coming.
+void prefetch_block(const uint16_t* block, int head_size) {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(block);
+    for (int line = 0; line < kKeyBlock * head_size * int(sizeof(uint16_t)); line += 64)
+        __builtin_prefetch(bytes + line, 0, 2);
+}
 
 int divide_up(int a, int b) { return (a + b - 1) / b; }
 
@@ -115,7 +120,7 @@ void Forward::compute_rotary() {
 void Forward::run() {
     model_.profile_.fill(0);
     asked_ = stage_start_ = Clock::now();
-    pool_.run([this](int thread) { run_thread(thread); });
+    pool_.run_in_crowd([this](int thread) { run_thread(thread); });
     if (stop_after_.load(std::memory_order_relaxed) != kNever) throw Interrupted();
 }
 
@@ -374,10 +379,16 @@ void Forward::attend_chunk(const Tile& tile, int head, int chunk, int layer, Scr
         while (visible(first) <= 0) first += group_;
     const int together = tile.tree ? std::clamp(tile.base - begin, 0, kChunk) : visible(first);
     const int scored = tile.tree ? together : visible(queries - 1);
-    for (int position = 0; position < scored; position += kKeyBlock)
-        kernels_.scores(cache_.keys(blocks[(begin + position) / kKeyBlock], layer, head), size,
-                        scratch.queries + first * size, queries - first, scratch.scores + first * kChunk + position,
-                        kChunk);
+    const auto keys_at = [&](int position) { return cache_.keys(blocks[(begin + position) / kKeyBlock], layer, head); };
+    const auto values_at = [&](int position) {
+        return cache_.values(blocks[(begin + position) / kKeyBlock], layer, head);
+    };
+    for (int position = 0; position < scored; position += kKeyBlock) {
+        const bool last = position + kKeyBlock >= scored;
+        prefetch_block(last ? values_at(0) : keys_at(position + kKeyBlock), size);
+        kernels_.scores(keys_at(position), size, scratch.queries + first * size, queries - first,
+                        scratch.scores + first * kChunk + position, kChunk);
+    }
     for (int query = first; query < queries; query++) {
         const int count = visible(query);
         if (count <= 0) continue;
@@ -386,10 +397,13 @@ void Forward::attend_chunk(const Tile& tile, int head, int chunk, int layer, Scr
         out.sum[query] = kernels_.soften(scores, count, &out.maximum[query]);
         std::memset(out.mixed + query * size, 0, size * sizeof(float));
     }
-    for (int position = 0; position < together; position += kKeyBlock)
-        kernels_.mix(cache_.values(blocks[(begin + position) / kKeyBlock], layer, head),
-                     std::min(kKeyBlock, together - position), size, scratch.scores + first * kChunk + position, kChunk,
-                     queries - first, out.mixed + first * size);
+    for (int position = 0; position < together; position += kKeyBlock) {
+        const bool last = position + kKeyBlock >= together;
+        if (!last) prefetch_block(values_at(position + kKeyBlock), size);
+        if (last && begin + kChunk < tile.base) prefetch_block(keys_at(kChunk), size);
+        kernels_.mix(values_at(position), std::min(kKeyBlock, together - position), size,
+                     scratch.scores + first * kChunk + position, kChunk, queries - first, out.mixed + first * size);
+    }
     for (int query = first; query < queries; query++)
         for (int position = together; position < visible(query); position++) {
             const int slot = slot_of(tile, query, begin + position);

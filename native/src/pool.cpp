@@ -15,6 +15,8 @@ namespace {
 
 // Longer than a stage of a small model, shorter than anything a person notices or a scheduler rewards.
 constexpr auto kSpin = std::chrono::microseconds(60);
+// No stage keeps one thread so much longer than the others; only the system does.
+constexpr auto kLongWait = std::chrono::microseconds(500);
 
 void pause() {
 #if defined(__x86_64__)
@@ -26,39 +28,54 @@ void pause() {
 
 }  // namespace
 
-void wait_while(std::atomic<uint32_t>& flag, uint32_t old) {
+Clock::duration wait_while(std::atomic<uint32_t>& flag, uint32_t old) {
     const auto changed = [&] { return flag.load(std::memory_order_acquire) != old; };
-    if (changed()) return;
-    const auto give_up = std::chrono::steady_clock::now() + kSpin;
+    if (changed()) return {};
+    const auto start = Clock::now();
     do {
         for (int i = 0; i < 32; i++) {
-            if (changed()) return;
+            if (changed()) return {};
             pause();
         }
-    } while (std::chrono::steady_clock::now() < give_up);
+    } while (Clock::now() < start + kSpin);
     while (!changed()) flag.wait(old, std::memory_order_acquire);
+    return Clock::now() - start;
 }
 
 void wake_all(std::atomic<uint32_t>& flag) { flag.notify_all(); }
 
-void Barrier::arrive_and_wait() {
-    if (threads_ == 1) return;
+Clock::duration Barrier::arrive_and_wait(int threads) {
+    if (threads == 1) return {};
     const uint32_t round = round_.load(std::memory_order_relaxed);
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
-        arrived_.store(0, std::memory_order_relaxed);
-        round_.store(round + 1, std::memory_order_release);
-        wake_all(round_);
-    } else {
-        wait_while(round_, round);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < threads) return wait_while(round_, round);
+    arrived_.store(0, std::memory_order_relaxed);
+    round_.store(round + 1, std::memory_order_release);
+    wake_all(round_);
+    return {};
+}
+
+void Crowd::observe(int used, Clock::duration waited, Clock::time_point start, Clock::time_point end) {
+    if (used > 1 && 5 * waited > end - start) {
+        now_ = used - 1;
+        patience_ = std::min<Clock::duration>(2 * patience_, kLongest);
+        retry_ = end + patience_;
+        stalled_ = end;
+        return;
     }
+    if (used > now_) {
+        now_ = used;
+        retry_ = end + patience_;
+    }
+    if (end - stalled_ > 2 * kLongest) patience_ = kShortest;
 }
 
 Shares::Shares(int threads)
-    : threads_(threads), counters_(new Counter[size_t(kRing) * threads]), stages_(new Stage[threads]) {}
+    : most_(threads), threads_(threads), counters_(new Counter[size_t(kRing) * threads]), stages_(new Stage[threads]) {}
 
-void Shares::restart() {
-    for (int thread = 0; thread < threads_; thread++) stages_[thread].index = 0;
-    for (int i = 0; i < kRing * threads_; i++) counters_[i].next.store(0, std::memory_order_relaxed);
+void Shares::restart(int threads) {
+    threads_ = threads;
+    for (int thread = 0; thread < most_; thread++) stages_[thread].index = 0;
+    for (int i = 0; i < kRing * most_; i++) counters_[i].next.store(0, std::memory_order_relaxed);
 }
 
 std::shared_ptr<ThreadPool> ThreadPool::shared(int threads) {
@@ -71,7 +88,7 @@ std::shared_ptr<ThreadPool> ThreadPool::shared(int threads) {
 }
 
 ThreadPool::ThreadPool(int threads)
-    : threads_(threads), barrier_(new Barrier(threads)), shares_(new Shares(threads)), process_(getpid()) {
+    : threads_(threads), barrier_(new Barrier), shares_(new Shares(threads)), crowd_(threads), process_(getpid()) {
     start();
 }
 
@@ -95,7 +112,7 @@ void ThreadPool::start() {
 
 void ThreadPool::stop() {
     workers_->stopping = true;
-    workers_->round.fetch_add(1, std::memory_order_release);
+    workers_->round.fetch_add(kRoundStep, std::memory_order_release);
     wake_all(workers_->round);
     for (auto& thread : workers_->threads) thread.join();
     workers_.reset();
@@ -103,34 +120,60 @@ void ThreadPool::stop() {
 
 void ThreadPool::revive_after_fork() {
     (void)workers_.release();
-    barrier_ = std::make_unique<Barrier>(threads_);
+    barrier_ = std::make_unique<Barrier>();
     shares_ = std::make_unique<Shares>(threads_);
     process_ = getpid();
     start();
 }
 
-void ThreadPool::work(int thread, uint32_t round) {
+void ThreadPool::work(int thread, uint32_t seen) {
     Workers& workers = *workers_;
-    for (;; round++) {
-        wait_while(workers.round, round);
+    for (;;) {
+        wait_while(workers.round, seen);
+        seen = workers.round.load(std::memory_order_acquire);
         if (workers.stopping) return;
+        // Rounds without this thread pass it by, and nobody waits until it has noticed.
+        const int threads = int(seen % kRoundStep);
+        if (thread >= threads) continue;
         (*job_)(thread);
-        if (workers.done.fetch_add(1, std::memory_order_acq_rel) + 1 == uint32_t(threads_ - 1)) wake_all(workers.done);
+        if (workers.done.fetch_add(1, std::memory_order_acq_rel) + 1 == uint32_t(threads - 1)) wake_all(workers.done);
     }
 }
 
 void ThreadPool::run(const std::function<void(int)>& job) {
     const std::lock_guard lock(running_);
+    run_on(threads_, job);
+}
+
+void ThreadPool::run_in_crowd(const std::function<void(int)>& job) {
+    const std::lock_guard lock(running_);
+    const auto start = Clock::now();
+    const int threads = crowd_.threads(start);
+    waited_.store(0, std::memory_order_relaxed);
+    run_on(threads, job);
+    crowd_.observe(threads, Clock::duration(waited_.load(std::memory_order_relaxed)), start, Clock::now());
+}
+
+void ThreadPool::run_on(int threads, const std::function<void(int)>& job) {
     if (process_ != getpid()) revive_after_fork();
-    shares_->restart();
+    shares_->restart(threads);
+    active_ = threads;
+    if (threads == 1) return job(0);  // nobody is woken for nothing
     job_ = &job;
     workers_->done.store(0, std::memory_order_relaxed);
-    workers_->round.fetch_add(1, std::memory_order_release);
+    const uint32_t round = workers_->round.load(std::memory_order_relaxed) / kRoundStep + 1;
+    workers_->round.store(round * kRoundStep + threads, std::memory_order_release);
     wake_all(workers_->round);
     job(0);
-    for (uint32_t done; (done = workers_->done.load(std::memory_order_acquire)) != uint32_t(threads_ - 1);)
-        wait_while(workers_->done, done);
+    for (uint32_t done; (done = workers_->done.load(std::memory_order_acquire)) != uint32_t(threads - 1);)
+        note(wait_while(workers_->done, done));
     job_ = nullptr;
+}
+
+void ThreadPool::barrier() { note(barrier_->arrive_and_wait(active_)); }
+
+void ThreadPool::note(Clock::duration waited) {
+    if (waited > kLongWait) waited_.fetch_add(waited.count(), std::memory_order_relaxed);
 }
 
 }  // namespace slipstream

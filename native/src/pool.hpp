@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,21 +13,43 @@
 
 namespace slipstream {
 
+using Clock = std::chrono::steady_clock;
+
 // Waits until `flag` no longer holds `old`: first spinning, because the next stage is microseconds away, then asleep,
-// because on a busy machine the thread that is waited for may need this very core.
-void wait_while(std::atomic<uint32_t>& flag, uint32_t old);
+// because on a busy machine the thread that is waited for may need this very core. Returns how long it took if it
+// slept.
+Clock::duration wait_while(std::atomic<uint32_t>& flag, uint32_t old);
 void wake_all(std::atomic<uint32_t>& flag);
 
-// All threads meet; what any of them wrote before, all of them see after.
+// Threads meet; what any of them wrote before, all of them see after.
 class Barrier {
    public:
-    explicit Barrier(int threads) : threads_(threads) {}
-    void arrive_and_wait();
+    Clock::duration arrive_and_wait(int threads);
 
    private:
-    const int threads_;
     std::atomic<int> arrived_{0};
     std::atomic<uint32_t> round_{0};
+};
+
+// How many threads to compute with. Where other processes are at work, the system lets one of our threads wait for
+// milliseconds while all others wait for it; one thread less is then faster than one thread too many. More are tried
+// again after a while, which doubles each time that it was too early.
+class Crowd {
+   public:
+    explicit Crowd(int threads) : most_(threads), now_(threads) {}
+
+    // For a run that starts at `start`.
+    int threads(Clock::time_point start) const { return now_ < most_ && start >= retry_ ? now_ + 1 : now_; }
+    // A run on `used` threads from `start` to `end` spent this much in long waits.
+    void observe(int used, Clock::duration waited, Clock::time_point start, Clock::time_point end);
+
+   private:
+    static constexpr auto kShortest = std::chrono::milliseconds(20), kLongest = std::chrono::milliseconds(1000);
+
+    const int most_;
+    int now_;
+    Clock::duration patience_ = kShortest;
+    Clock::time_point retry_, stalled_;
 };
 
 // The units of one stage after another, shared out to the threads. Each starts on a contiguous part of its own, so
@@ -42,9 +64,8 @@ class Shares {
     template <class Body>
     void each(int thread, int units, Body&& body);
 
-    int threads() const { return threads_; }
-    // Before a forward: all threads at the same stage.
-    void restart();
+    // Before a run on this many threads: all at the same stage.
+    void restart(int threads);
 
    private:
     struct alignas(64) Counter {
@@ -57,9 +78,10 @@ class Shares {
     static constexpr int kRing = 4;
     static constexpr int kChunks = 32;  // of each thread's part: small enough to share the rest evenly
 
-    Counter& counter(int stage, int thread) { return counters_[size_t(stage % kRing) * threads_ + thread]; }
+    Counter& counter(int stage, int thread) { return counters_[size_t(stage % kRing) * most_ + thread]; }
 
-    const int threads_;
+    const int most_;
+    int threads_;
     std::unique_ptr<Counter[]> counters_;
     std::unique_ptr<Stage[]> stages_;
 };
@@ -76,13 +98,20 @@ class ThreadPool {
     // Runs job(thread) on all threads and returns when all are done; the caller is thread 0. One run at a time:
     // others wait. The job must not throw.
     void run(const std::function<void(int)>& job);
-    void barrier() { barrier_->arrive_and_wait(); }
+    // The same on as many threads as the machine lets run: fewer where others are at work.
+    void run_in_crowd(const std::function<void(int)>& job);
+    // For all threads of a run.
+    void barrier();
     Shares& shares() { return *shares_; }
     int threads() const { return threads_; }
 
    private:
+    static constexpr uint32_t kRoundStep = 1024;  // more than there can be threads
+
+    void run_on(int threads, const std::function<void(int)>& job);
+    void note(Clock::duration waited);
     void start();
-    void work(int thread, uint32_t round);
+    void work(int thread, uint32_t seen);
     void stop();
     void revive_after_fork();
 
@@ -93,12 +122,15 @@ class ThreadPool {
     // The workers' own: a child process leaves it to the parent's threads, which it does not have.
     struct Workers {
         std::vector<std::thread> threads;
-        std::atomic<uint32_t> round{0};
-        std::atomic<uint32_t> done{0};  // counts workers that finished the round
+        std::atomic<uint32_t> round{0};  // kRoundStep x its number + its threads
+        std::atomic<uint32_t> done{0};   // counts workers that finished the round
         std::atomic<bool> stopping{false};
     };
     std::unique_ptr<Workers> workers_;
     const std::function<void(int)>* job_ = nullptr;
+    int active_ = 0;  // threads of the run
+    Crowd crowd_;
+    std::atomic<int64_t> waited_{0};  // in the clock's units
     int process_ = 0;
 };
 

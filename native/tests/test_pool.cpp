@@ -100,6 +100,53 @@ TEST(callers_of_one_pool_wait_for_each_other) {
     CHECK(runs == 400);
 }
 
+TEST(a_crowded_machine_gets_fewer_threads_and_more_again) {
+    using std::chrono::milliseconds;
+    Crowd crowd(3);
+    Clock::time_point now{};
+    const auto run = [&](int waited) {
+        const int used = crowd.threads(now);
+        crowd.observe(used, milliseconds(waited), now, now + milliseconds(10));
+        now += milliseconds(10);
+        return used;
+    };
+    CHECK(run(1) == 3);  // a tenth of the time: no reason
+    CHECK(run(5) == 3);
+    CHECK(run(5) == 2);
+    for (int i = 0; i < 3; i++) CHECK(run(0) == 1);
+    now += milliseconds(100);
+    CHECK(run(0) == 2);  // tried again, and it went well
+    now += milliseconds(100);
+    CHECK(run(9) == 3);  // too early: the next try waits longer
+    now += milliseconds(100);
+    CHECK(run(0) == 2);
+    now += milliseconds(3000);
+    CHECK(run(0) == 3);
+    CHECK(run(0) == 3);
+    Crowd alone(1);
+    alone.observe(1, milliseconds(9), now, now + milliseconds(10));
+    CHECK(alone.threads(now) == 1);
+}
+
+TEST(runs_in_a_crowd_compute_every_unit_once) {
+    ThreadPool pool(4);
+    for (int run = 0; run < 300; run++) {
+        std::vector<int> taken(50, 0);
+        std::vector<int> joined(4, 0);
+        pool.run_in_crowd([&](int thread) {
+            joined[thread] = 1;
+            pool.shares().each(thread, 50, [&](int first, int last) {
+                if (run % 7 == 0 && thread == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+                for (int unit = first; unit < last; unit++) taken[unit]++;
+            });
+            pool.barrier();
+        });
+        for (int times : taken) CHECK(times == 1);
+        CHECK(joined[0] == 1);
+        if (run % 5 == 0) run_stages(pool, {7, 1, 30});  // on all threads, whatever the crowd
+    }
+}
+
 TEST(pools_come_and_go) {
     for (int i = 0; i < 50; i++) {
         ThreadPool pool(1 + i % 4);
