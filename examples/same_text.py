@@ -2,9 +2,9 @@
 
 Run it: python examples/same_text.py [MAX_TOKENS]
 
-The draft model is a smaller copy of the target. On the native runtime all texts are the same, always. llama.cpp computes
-one token and several with different kernels, so there texts may part where two tokens are nearly tied (docs/llamacpp.md);
-then this says where.
+The draft model is a smaller copy of the target. On the native runtime all texts are the same, always. llama.cpp
+computes one token and several with different kernels, so there texts may part where two tokens are nearly tied
+(docs/llamacpp.md); then this says where.
 """
 
 import sys
