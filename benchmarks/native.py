@@ -11,7 +11,8 @@ Parts, all unless some are named:
   busy      1 row with another process at work
   random    the wide shapes with random weights: nothing may profit from the zeros of the wide model
   overhead  what a forward takes beyond its matrix products and attention: the time of models of as many layers and
-            the same widths with next to nothing in them, without the output's product
+            the same widths with next to nothing in them, without the output's product and the time that a plain read
+            of those layers takes
 
 Every runtime has a process of its own; one computes while the others sleep, and how well they slept is printed. Each
 turn asks each runtime for a few forwards of each kind, so that a change of the machine's speed meets all alike;
@@ -29,7 +30,7 @@ from typing import NamedTuple
 
 from benchmarks.native_report import DECODING, FILES, LONG, PROMPT, RANDOM, THIN_FILES, WHOLE_PROMPT, WIDE, Work, report
 from benchmarks.records import Recorder, end_on_request, machine, read_records
-from benchmarks.rig import SMALL, matrix_size, rig_file
+from benchmarks.rig import SMALL, layer_bytes, matrix_size, rig_file
 from benchmarks.worker import SPINNING, Team, Worker
 from slipstream.errors import SlipstreamError
 from slipstream.runtime.threads import default_threads
@@ -150,8 +151,11 @@ def measure_overhead(run: Run) -> None:
     """The stages of one-row forwards, of real models and of those with empty layers."""
     for file in (SMALL, WIDE, *THIN_FILES):
         with run.team("overhead", [native(file)]) as team:
-            profiles = team.ask(team.workers[0], "profile", **Work(1)._asdict(), repeats=20 * run.turns)
-            run.recorder.add("profile", file=file, forwards=profiles)
+            worker = team.workers[0]
+            nbytes = layer_bytes(rig_file(file))
+            limits = team.ask(worker, "roofline", threads=run.threads, nbytes=nbytes)
+            profiles = team.ask(worker, "profile", **Work(1)._asdict(), repeats=20 * run.turns)
+            run.recorder.add("profile", file=file, forwards=profiles, layer_bytes=nbytes, read=limits["read"])
 
 
 def measure(run: Run, parts: Sequence[str], files: Sequence[str]) -> None:

@@ -101,3 +101,8 @@ def matrix_size(path: Path) -> tuple[int, int]:
     """Bytes that a forward reads of the matrices in this file, and multiply-adds that one row needs."""
     used = matrices(read_header(path))
     return sum(tensor.nbytes for tensor in used), sum(tensor.shape[0] * tensor.shape[1] for tensor in used)
+
+
+def layer_bytes(path: Path) -> int:
+    """Bytes of the matrices in the layers of this file: all but embedding and output."""
+    return sum(tensor.nbytes for tensor in matrices(read_header(path)) if tensor.name.startswith("blk."))
