@@ -65,6 +65,11 @@ void Model::forward(const std::vector<Segment>& segments, const std::vector<int>
     }
     require(rows > 0 && rows <= limits_.rows, "more rows than a forward can have");
     for (int layer : layers) require(layer >= 0 && layer < int(program_.layers.size()), "a layer that the model lacks");
+    for (int layer : hidden) {
+        require(layer >= 0 && layer < int(program_.layers.size()), "a hidden state of a layer that the model lacks");
+        require(layers.empty() || std::find(layers.begin(), layers.end(), layer) != layers.end(),
+                "a hidden state of a layer that is not run");
+    }
     for (const Segment& segment : segments) cache_.prepare(segment.session, parents_of(segment), !layers.empty());
     hidden_.clear();
     rows_ = rows;

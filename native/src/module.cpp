@@ -296,5 +296,6 @@ NB_MODULE(_native, m) {
         .def("hold", [](PythonModel& self, int session,
                         const std::vector<int>& path) { self.model().cache().hold(session, path); })
         .def("length", [](PythonModel& self, int session) { return self.model().cache().at(session).length; })
+        .def("used", [](PythonModel& self, int session) { return self.model().cache().at(session).used(); })
         .def("free_blocks", [](PythonModel& self) { return self.model().cache().free_blocks(); });
 }

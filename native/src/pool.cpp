@@ -121,7 +121,6 @@ void ThreadPool::stop() {
 void ThreadPool::revive_after_fork() {
     (void)workers_.release();
     barrier_ = std::make_unique<Barrier>();
-    shares_ = std::make_unique<Shares>(threads_);
     process_ = getpid();
     start();
 }

@@ -147,6 +147,7 @@ Weights::Weights(const std::string& path, std::vector<TensorPlace> places, Threa
 
 std::vector<float> Weights::vector(int index) const {
     const Matrix& matrix = matrices_.at(index);
+    if (matrix.rows != 1) throw std::invalid_argument(name(index) + " is a matrix where a vector is needed");
     std::vector<float> numbers(matrix.columns);
     read_row(matrix, 0, numbers.data());
     return numbers;

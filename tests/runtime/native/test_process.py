@@ -57,10 +57,6 @@ FORK = """
 """
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="ThreadPool::revive_after_fork frees the Shares that Forward, which is constructed before, refers to",
-)
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_fork(file: Path, threads: int) -> None:
     assert python(FORK, file, threads) == "done\n"

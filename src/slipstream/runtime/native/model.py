@@ -130,8 +130,9 @@ class NativeModel:
             segments.append((session.number, list(tokens), [] if parents is None else list(parents), outputs))
             places.append((row, output - (count - outputs), count - outputs, outputs))
             row, output = row + count, output + outputs
-            if session.length + count > self.context_length:
-                raise self._context_full(session, count)
+            used = session.length if layers is None else self.native.used(session.number)
+            if used + count > self.context_length:
+                raise self._context_full(used, count)
         assert 0 < row <= self.max_rows, f"{row} rows in a forward of at most {self.max_rows}"
         self.native.forward(segments, [] if layers is None else layers, hidden)
         table = self.native.logits()
@@ -172,9 +173,9 @@ class NativeModel:
                 "download or convert it again."
             )
 
-    def _context_full(self, session: NativeSession, count: int) -> ContextLimitError:
+    def _context_full(self, used: int, count: int) -> ContextLimitError:
         return ContextLimitError(
-            f"The context is full: it holds {self.context_length} tokens, {session.length} are in use "
+            f"The context is full: it holds {self.context_length} tokens, {used} are in use "
             f"and {count} more are needed; shorten the text or load the model with a longer context."
         )
 
