@@ -4,6 +4,8 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from slipstream.runtime.cgroup import cgroups, read
+
 ROOT = Path("/")
 
 
@@ -28,42 +30,22 @@ def usable_cpus() -> frozenset[int]:
 def physical_cores(cpus: Collection[int], root: Path = ROOT) -> int:
     """Number of different cores that `cpus` belong to; a CPU of unknown topology counts as a core."""
     topology = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    return len({_read(root / topology.format(cpu)) or f"cpu {cpu}" for cpu in cpus})
+    return len({read(root / topology.format(cpu)) or f"cpu {cpu}" for cpu in cpus})
 
 
 def cgroup_quota(root: Path = ROOT) -> float | None:
     """CPUs' worth of time that the cgroup (version 2 or 1) and its parents grant; None is no limit."""
-    quotas = [quota for group in _groups(root) if (quota := _quota(group)) is not None]
+    quotas = [quota for group in cgroups("cpu", root) if (quota := _quota(group)) is not None]
     return min(quotas, default=None)
-
-
-def _groups(root: Path) -> list[Path]:
-    """Directories of our cgroup and its parents, under the places where the controller may be mounted."""
-    mount = root / "sys/fs/cgroup"
-    groups = [mount, mount / "cpu"]  # inside a container our own group is usually mounted as the root
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        base = mount if not controllers else mount / "cpu" if "cpu" in controllers.split(",") else None
-        while base is not None and path.strip("/"):
-            groups.append(base / path.strip("/"))
-            path = str(Path(path).parent)
-    return groups
 
 
 def _quota(group: Path) -> float | None:
     """The quota of one cgroup directory in CPUs."""
-    limit = _read(group / "cpu.max").split()  # version 2: "max 100000" or "150000 100000"
+    limit = read(group / "cpu.max").split()  # version 2: "max 100000" or "150000 100000"
     if not limit:  # version 1: -1 is no limit
-        limit = [_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us")]
+        limit = [read(group / "cpu.cfs_quota_us"), read(group / "cpu.cfs_period_us")]
     try:
         quota, period = int(limit[0]), int(limit[1])
     except (ValueError, IndexError):
         return None
     return quota / period if quota > 0 and period > 0 else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

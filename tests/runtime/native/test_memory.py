@@ -55,6 +55,34 @@ def test_the_older_cgroups(tmp_path: Path) -> None:
     assert available_memory(root) == 2000
 
 
+def limited(root: Path, group: str, most: str, used: str) -> Path:
+    """A cgroup of version 2."""
+    return system(root, **{f"{GROUP}{group}memory.max": most, f"{GROUP}{group}memory.current": used})
+
+
+def test_the_tightest_of_our_cgroup_and_its_parents(tmp_path: Path) -> None:
+    """A systemd scope, a step of a batch job: the limit is not at the root, which has no such file."""
+    root = system(tmp_path, proc__meminfo=MEMINFO, proc__self__cgroup="0::/job/step\n")
+    limited(root, "job__step__", "max", "1000")
+    limited(root, "other__", "20", "10")
+    assert available_memory(root) == 4_000_000 * 1024
+    limited(root, "job__", "9000", "2000")
+    assert available_memory(root) == 7000
+    limited(root, "job__step__", "3000", "1000")
+    assert available_memory(root) == 2000
+
+
+def test_the_older_cgroups_of_a_job(tmp_path: Path) -> None:
+    """Pages that children of the group can drop are the group's as well."""
+    old = GROUP + "memory__job__memory."
+    files = {old + "limit_in_bytes": "3000", old + "usage_in_bytes": "2500"}
+    groups = "5:cpu,cpuacct:/elsewhere\n4:memory:/job/step\n"
+    root = system(tmp_path, proc__meminfo=MEMINFO, proc__self__cgroup=groups, **files)
+    assert available_memory(root) == 500
+    statistics = "inactive_file 1\nactive_file 1\ntotal_inactive_file 200\ntotal_active_file 70\n"
+    assert available_memory(system(root, **{old + "stat": statistics})) == 770
+
+
 def test_this_machine() -> None:
     assert (available_memory() or 0) > 1 << 20
 
