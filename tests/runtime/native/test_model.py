@@ -227,6 +227,16 @@ def test_hidden_states_that_nobody_asked_for(model: NativeModel) -> None:
         rows.hidden(0, 2)
 
 
+@pytest.mark.parametrize("row", [-1, 2, 4])
+def test_hidden_states_of_rows_that_are_not_in_the_segment(model: NativeModel, row: int) -> None:
+    """Its neighbours in the batch have states there."""
+    before, middle, after = (Segment(model.open_session(), tokens) for tokens in ([40, 41], [42, 43], [44, 45]))
+    rows = model.forward([before, middle, after], hidden=[0])[1]
+    assert rows.hidden(1, 0).shape == (model.width,)
+    with pytest.raises(AssertionError, match=f"no row {row} among the 2 of this segment"):
+        rows.hidden(row, 0)
+
+
 # ---- Layer subsets ---------------------------------------------------------------------------------------------------
 
 
@@ -395,7 +405,7 @@ def test_a_closed_model(file: Path) -> None:
     before = np.array(view)
     model.close()
     model.close()
-    for use in (model.open_session, lambda: model.forward([Segment(session, [1])])):
+    for use in (model.open_session, model.profile, lambda: model.forward([Segment(session, [1])])):
         with pytest.raises(RuntimeUnavailableError, match="has been closed; load it again"):
             use()
     with pytest.raises(AssertionError, match="valid until"):

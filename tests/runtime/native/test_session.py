@@ -1,12 +1,13 @@
 """What sessions promise: only commit and truncate change them, and forks share memory."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from slipstream.core.protocols import Segment
-from slipstream.runtime.native import NativeModel
+from slipstream.runtime.native import NativeModel, load_native
 from slipstream.runtime.native.session import NativeSession
 from tests.runtime.native.helpers import cached, feed, same_bits, same_cache
 
@@ -179,9 +180,28 @@ def test_every_session_can_be_filled_at_once(model: NativeModel) -> None:
     assert model.native.free_blocks() == TOTAL - 4 - 1 - 2  # whole blocks before 200 and 130 are shared
 
 
-def test_a_closed_session(model: NativeModel) -> None:
+USES: list[Callable[[NativeSession], object]] = [
+    lambda session: session.commit([0]),
+    lambda session: session.commit([]),
+    lambda session: session.hold([0]),
+    lambda session: session.truncate(0),
+    lambda session: session.fork(0),
+]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_closed_session(model: NativeModel, use: Callable[[NativeSession], object]) -> None:
     session = model.open_session()
     session.close()
-    for call in (session.commit, session.hold):
+    with pytest.raises(AssertionError, match="the session is closed"):
+        use(session)
+
+
+def test_a_session_of_a_closed_model(file: Path) -> None:
+    model = load_native(file, context_length=64, threads=1)
+    session = model.open_session()
+    model.forward([Segment(session, [40])])
+    model.close()
+    for use in USES:
         with pytest.raises(AssertionError, match="the session is closed"):
-            call([0])
+            use(session)

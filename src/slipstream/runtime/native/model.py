@@ -144,6 +144,7 @@ class NativeModel:
 
     def profile(self) -> dict[str, float]:
         """Seconds of the last forward by stage, as its calling thread saw them."""
+        self._require_open()
         return self.native.profile()
 
     def close(self) -> None:
@@ -199,5 +200,6 @@ class NativeRows(TableRows):
     def hidden(self, row: int, layer: int) -> NDArray[np.float32]:
         """[width] float32: the residual stream after `layer`, which the forward must have been asked for."""
         self.require_valid()
+        assert 0 <= row < self._stop, f"no row {row} among the {self._stop} of this segment"
         view: NDArray[np.float32] = self._native.hidden_state(layer)[self._start + row]
         return view

@@ -33,16 +33,17 @@ class NativeSession:
 
     def commit(self, path: Sequence[int]) -> None:
         """Keep these rows of the last forward: row indices in its segment, each the parent of the next."""
-        assert self.is_open, "the session is closed"
+        self._require_open()
         self._model.native.commit(self.number, path)
 
     def hold(self, path: Sequence[int]) -> None:
         """Keep these rows of a forward through a layer subset, for the next such forward."""
-        assert self.is_open, "the session is closed"
+        self._require_open()
         self._model.native.hold(self.number, path)
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` committed tokens, and everything held."""
+        self._require_open()
         assert 0 <= length <= self.length, f"cannot keep {length} of {self.length} tokens"
         self._model.native.truncate(self.number, length)
 
@@ -51,6 +52,7 @@ class NativeSession:
 
         Raises RuntimeUnavailableError if all sessions are in use.
         """
+        self._require_open()
         assert 0 <= length <= self.length, f"cannot fork {length} of {self.length} tokens"
         return self._model.adopt(self._model.native.fork(self.number, length))
 
@@ -59,3 +61,6 @@ class NativeSession:
         if self.is_open:
             self._model.native.close(self.number)
         self.number = CLOSED
+
+    def _require_open(self) -> None:
+        assert self.is_open, "the session is closed"
