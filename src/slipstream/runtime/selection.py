@@ -46,11 +46,14 @@ class Choice(NamedTuple):
 
 
 class _Obstacle(NamedTuple):
-    """What keeps a file from the native runtime; `reason` follows "the native runtime cannot run it: "."""
+    """What keeps a file from the native runtime.
 
-    reason: str
-    remedy: str
-    error: type[SlipstreamError]
+    notice:  where llama.cpp takes it
+    refusal: where it may not
+    """
+
+    notice: str
+    refusal: SlipstreamError
 
 
 def runtime_named(option: str, value: str) -> RuntimeName:
@@ -71,12 +74,12 @@ def choose(header: GgufHeader, options: LoadOptions) -> Choice:
     """
     if options.runtime == "llamacpp" or (options.runtime == "auto" and _goes_to_gpu(options.gpu_layers)):
         return Choice("llamacpp")
-    obstacle, name = _obstacle(header, options), header.path.name
+    obstacle = _obstacle(header, options)
     if obstacle is None:
         return Choice("native")
     if options.runtime == "native":
-        raise obstacle.error(f"The native runtime cannot run {name}: {obstacle.reason}; {obstacle.remedy}.")
-    return Choice("llamacpp", f"{name} runs on llama.cpp; the native runtime cannot run it: {obstacle.reason}.")
+        raise obstacle.refusal
+    return Choice("llamacpp", obstacle.notice)
 
 
 def load(
@@ -116,27 +119,42 @@ def _goes_to_gpu(layers: int | str) -> bool:
 
 def _obstacle(header: GgufHeader, options: LoadOptions) -> _Obstacle | None:
     """What keeps this file, with these options, from the native runtime."""
+    name = header.path.name
     if options.gpu_layers not in ("auto", 0):
-        reason = f"it computes on the CPU, and {options.gpu_layers} layers were asked for on a GPU"
-        return _Obstacle(reason, f"leave them at auto or 0, {OTHERWISE}", UsageError)
+        fact = f" computes on the CPU and {options.gpu_layers} layers were asked for on a GPU"
+        return _lacking(name, fact, f"leave them at auto or 0, {OTHERWISE}", UsageError)
     if options.kv_type != "f16":
-        reason = f"its KV cache is always f16, and {options.kv_type} was asked for"
-        return _Obstacle(reason, f"leave the KV cache at f16, {OTHERWISE}", UsageError)
+        fact = f"'s KV cache is always f16 and {options.kv_type} was asked for"
+        return _lacking(name, fact, f"leave the KV cache at f16, {OTHERWISE}", UsageError)
     if options.flash_attention not in ("auto", "on"):
-        reason = f"its attention is always fused, and flash attention was asked to be {options.flash_attention}"
-        return _Obstacle(reason, f"leave it at auto, {OTHERWISE}", UsageError)
+        fact = f"'s attention is always fused and flash attention was asked to be {options.flash_attention}"
+        return _lacking(name, fact, f"leave it at auto, {OTHERWISE}", UsageError)
     return _unsupported(header)
 
 
 def _unsupported(header: GgufHeader) -> _Obstacle | None:
     """What the native runtime itself says of this file, if it is there to say anything."""
+    name = header.path.name
     try:
         from slipstream.runtime.native import default_instruction_set, unsupported
 
         if reason := unsupported(header):
-            return _Obstacle(reason, OTHERWISE.removeprefix("or "), UnsupportedModelError)
+            return _Obstacle(
+                f"{name} runs on llama.cpp; the native runtime cannot run it: {reason}.",
+                UnsupportedModelError(
+                    f"The native runtime cannot run {name}: {reason}; {OTHERWISE.removeprefix('or ')}."
+                ),
+            )
         default_instruction_set()  # the extension itself
     except ImportError as error:
-        reason = f"it is not built for this Python ({error})"
-        return _Obstacle(reason, f"reinstall slipstream-decoding, {OTHERWISE}", RuntimeUnavailableError)
+        fact = f" is not built for this Python ({error})"
+        return _lacking(name, fact, f"reinstall slipstream-decoding, {OTHERWISE}", RuntimeUnavailableError)
     return None
+
+
+def _lacking(name: str, fact: str, remedy: str, error: type[SlipstreamError]) -> _Obstacle:
+    """An obstacle that is not the file's; `fact` follows "the native runtime"."""
+    return _Obstacle(
+        f"{name} runs on llama.cpp, because the native runtime{fact}.",
+        error(f"The native runtime{fact}; {remedy}."),
+    )
