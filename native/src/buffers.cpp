@@ -10,14 +10,15 @@ int tail_stride_of(const Limits& limits) { return (limits.rows + 2 * kKeyBlock) 
 int padded_vocabulary(const Program& program) { return program.output.blocks() * kChannels; }
 
 // Numbers of each part of Scratch, in order.
-std::array<size_t, 6> scratch_parts(const Program& program, const Limits& limits) {
+std::array<size_t, 7> scratch_parts(const Program& program, const Limits& limits) {
     const size_t queries = tile_queries(program), head = program.head_size;
     return {2 * kPanel * std::max<size_t>(head, kGroup),
             queries * head,
             queries * kChunk,
             queries * tail_stride_of(limits),
             2 * queries * (head + 2),
-            head};
+            head,
+            size_t(limits.rows)};
 }
 
 }  // namespace
@@ -28,6 +29,12 @@ int feed_forward_size(const Program& program) {
         for (const Operation& operation : layer)
             if (const auto* unit = std::get_if<GatedUnit>(&operation)) widest = std::max(widest, unit->gate.rows);
     return widest;
+}
+
+size_t most_partials(const Program& program, const Limits& limits, int threads) {
+    const size_t chunks = (size_t(limits.context) + kChunk - 1) / kChunk;
+    const size_t tiles_and_heads = size_t(kUnitsPerThread) * threads;
+    return std::min(kMostPartials, tiles_and_heads * chunks * tile_queries(program) * (program.head_size + 2));
 }
 
 size_t Scratch::bytes(const Program& program, const Limits& limits) {
@@ -51,6 +58,7 @@ Scratch::Scratch(const Program& program, const Limits& limits)
     tail = take();
     partials = take();
     half = reinterpret_cast<uint16_t*>(take());
+    path = reinterpret_cast<int*>(take());
 }
 
 size_t Buffers::bytes(const Program& program, const Limits& limits, int threads, int outputs) {
@@ -59,6 +67,7 @@ size_t Buffers::bytes(const Program& program, const Limits& limits, int threads,
     return ActivationBuffer::bytes(limits.rows, program.width) + ActivationBuffer::bytes(limits.rows, attended) +
            ActivationBuffer::bytes(limits.rows, feed_forward_size(program)) +
            rows * sizeof(float) * (program.width + attended + 2 * program.rotary.size()) +
+           most_partials(program, limits, threads) * sizeof(float) +
            size_t(outputs) * padded_vocabulary(program) * sizeof(float) +
            threads * (Scratch::bytes(program, limits) + ActivationBuffer::bytes(kPrivateRows, program.width));
 }

@@ -11,10 +11,12 @@
 
 namespace slipstream {
 
-constexpr int kPanel = 128;       // rows that stay in a core's cache while weights pass by
-constexpr int kChunk = 256;       // positions of a chunk of attention, cut at multiples from position 0
-constexpr int kPrivateRows = 2;   // so few rows every thread normalises for itself: cheaper than meeting
-constexpr int kTileRows = 8;      // rows that attend together
+constexpr int kPanel = 128;         // rows that stay in a core's cache while weights pass by
+constexpr int kChunk = 256;         // positions of a chunk of attention, cut at multiples from position 0
+constexpr int kPrivateRows = 2;     // so few rows every thread normalises for itself: cheaper than meeting
+constexpr int kAttendingRows = 8;   // rows that attend together
+constexpr int kUnitsPerThread = 4;  // fewer units of attention than this, and chunks are shared out too
+constexpr size_t kMostPartials = size_t(16) << 20;  // numbers; where more were needed, a tile's chunks stay together
 constexpr int kTileQueries = 32;  // queries (rows x heads of a group) that attend together, if a group is no larger
 constexpr int kExpectedOutputs = 32;
 
@@ -46,7 +48,7 @@ class ActivationBuffer {
 };
 
 // Rows of a tile that attend together; a group of more than kTileQueries heads makes single rows.
-inline int tile_rows(const Program& program) { return std::clamp(kTileQueries / program.group(), 1, kTileRows); }
+inline int tile_rows(const Program& program) { return std::clamp(kTileQueries / program.group(), 1, kAttendingRows); }
 
 // Softmax in the making, for each query: the largest score, the sum of exp(score - largest), the values so weighted.
 struct Partial {
@@ -75,6 +77,7 @@ struct Scratch {
     float* tail;                  // [tile queries, rows + kKeyBlock]: scores of a tree's own rows
     float* partials;              // [2, tile queries, head_size + 2]: of one chunk, and of all so far
     uint16_t* half;               // [head_size]
+    int* path;                    // [rows]: slots of a tree row's path
     int tail_stride;
 };
 
@@ -100,6 +103,9 @@ class Buffers {
     std::vector<Scratch> scratch;
     std::vector<float> partials;  // of tiles whose chunks several threads share
 };
+
+// Numbers for partials that a forward may use.
+size_t most_partials(const Program& program, const Limits& limits, int threads);
 
 // Columns of the widest gated unit.
 int feed_forward_size(const Program& program);

@@ -1,16 +1,13 @@
 #include "cache.hpp"
 
 #include <cstring>
-#include <stdexcept>
+
+#include "require.hpp"
 
 namespace slipstream {
 namespace {
 
 int blocks_for(int positions) { return (positions + kKeyBlock - 1) / kKeyBlock; }
-
-void require(bool condition, const char* what) {
-    if (!condition) throw std::logic_error(what);
-}
 
 }  // namespace
 
@@ -64,25 +61,25 @@ void Cache::truncate(int session, int length) {
 
 void Cache::commit(int session, const std::vector<int>& path) {
     Session& grown = at(session);
-    require(path.empty() || !grown.partial, "rows of a layer subset cannot be committed");
+    require(path.empty() || !grown.subset, "rows of a layer subset cannot be committed");
     keep(grown, grown.length, path);
     grown.length += int(path.size());
 }
 
 void Cache::hold(int session, const std::vector<int>& path) {
     Session& grown = at(session);
-    require(path.empty() || grown.partial, "only rows of a layer subset are held");
+    require(path.empty() || grown.subset, "only rows of a layer subset are held");
     keep(grown, grown.used(), path);
     grown.held += int(path.size());
 }
 
-void Cache::prepare(int session, std::vector<int> parents, bool partial) {
+void Cache::prepare(int session, std::vector<int> parents, bool subset) {
     Session& writer = at(session);
-    if (!partial) writer.held = 0;  // drafts were for other drafts only
+    if (!subset) writer.held = 0;  // drafts were for other drafts only
     const int first = writer.used(), last = first + int(parents.size());
     require(last <= context_, "the session's context is full");
     writer.parents = std::move(parents);
-    writer.partial = partial;
+    writer.subset = subset;
     for (int index = first / kKeyBlock; index < blocks_for(last); index++) {
         if (index == int(writer.blocks.size())) {
             writer.blocks.push_back(take_block());
@@ -98,13 +95,13 @@ void Cache::prepare(int session, std::vector<int> parents, bool partial) {
 // Rows lie in the slots that follow `first`, in the order of the forward; the path's move to the front.
 void Cache::keep(Session& session, int first, const std::vector<int>& path) {
     int parent = -1;
-    for (size_t i = 0; i < path.size(); i++) {
-        const int row = path[i];
+    for (const int row : path) {
         require(row >= 0 && row < int(session.parents.size()), "a row that the last forward did not compute");
         require(session.parents[row] == parent, "a row whose parent is not the one before it in the path");
-        if (row != int(i)) move_slot(session, first + row, first + int(i));
         parent = row;
     }
+    for (int i = 0; i < int(path.size()); i++)
+        if (path[i] != i) move_slot(session, first + path[i], first + i);
     session.parents.clear();
 }
 

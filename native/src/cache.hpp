@@ -30,7 +30,7 @@ struct Session {
     std::vector<int> blocks;
     // The last forward's rows, until something is committed or another forward comes.
     std::vector<int> parents;
-    bool partial = false;  // it ran a subset of the layers
+    bool subset = false;  // they went through a subset of the layers
 
     int used() const { return length + held; }
 };
@@ -49,7 +49,7 @@ class Cache {
     void hold(int session, const std::vector<int>& path);
 
     // Makes slots [used, used + rows) writable, and forgets the rows before.
-    void prepare(int session, std::vector<int> parents, bool partial);
+    void prepare(int session, std::vector<int> parents, bool subset);
 
     Session& at(int session) { return sessions_.at(session); }
     int context() const { return context_; }

@@ -8,8 +8,6 @@ namespace slipstream {
 namespace {
 
 constexpr auto kAskEvery = std::chrono::milliseconds(50);
-constexpr int kUnitsPerThread = 4;  // fewer units of attention than this, and chunks are shared out too
-
 // Blocks of the cache lie far apart: the hardware does not see the next one coming.
 void prefetch_block(const uint16_t* block, int head_size) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(block);
@@ -38,7 +36,8 @@ Forward::Forward(Model& model, const std::vector<Segment>& segments, const std::
       head_size_(program_.head_size),
       width_(program_.width) {
     for (const Segment& segment : segments) add_rows(segment);
-    for (int layer : hidden) model_.hidden_.emplace_back(layer, std::vector<float>(rows_.size() * width_));
+    for (int layer : hidden)
+        model_.hidden_.emplace_back(layer, std::make_shared<std::vector<float>>(rows_.size() * width_));
     add_units();
     compute_rotary();
 }
@@ -46,21 +45,12 @@ Forward::Forward(Model& model, const std::vector<Segment>& segments, const std::
 void Forward::add_rows(const Segment& segment) {
     const Session& session = cache_.at(segment.session);
     const int first = int(rows_.size()), count = int(segment.tokens.size()), base = session.used();
-    const bool chain = segment.parents.empty();
     bool tree = false;
     for (int i = 0; i < count; i++) {
-        const int parent = chain ? i - 1 : segment.parents[i];
-        const int depth = parent < 0 ? 0 : rows_[first + parent].position - base + 1;
+        const int parent = segment.parents.empty() ? i - 1 : segment.parents[i];
+        const int position = parent < 0 ? base : rows_[first + parent].position + 1;
         tree |= parent != i - 1;
-        rows_.push_back({segment.session, segment.tokens[i], base + depth, base + i});
-        paths_.emplace_back();
-    }
-    if (tree) {
-        for (int i = 0; i < count; i++) {
-            const int parent = segment.parents[i];
-            if (parent >= 0) paths_[first + i] = paths_[first + parent];
-            paths_[first + i].push_back(base + i);
-        }
+        rows_.push_back({segment.session, segment.tokens[i], position, base + i, parent < 0 ? -1 : first + parent});
     }
     for (int i = count - segment.outputs; i < count; i++) outputs_.push_back(first + i);
     add_tiles(segment.session, first, count, tree);
@@ -81,14 +71,16 @@ void Forward::add_tiles(int session, int first, int rows, bool tree) {
 void Forward::add_units() {
     const int heads = program_.key_value_heads;
     const bool share = int(tiles_.size()) * heads < kUnitsPerThread * pool_.threads();
+    const size_t most = most_partials(program_, model_.limits_, pool_.threads());
     size_t numbers = 0;
     partial_starts_.assign(tiles_.size(), 0);
     waiting_ = std::make_unique<std::atomic<int>[]>(tiles_.size() * heads);
     for (int t = 0; t < int(tiles_.size()); t++) {
         const Tile& tile = tiles_[t];
-        const bool shared = share && tile.chunks > 1;
+        const size_t wanted = size_t(heads) * tile.chunks * tile.rows * group_ * (head_size_ + 2);
+        const bool shared = share && tile.chunks > 1 && numbers + wanted <= most;
         partial_starts_[t] = numbers;
-        if (shared) numbers += size_t(heads) * tile.chunks * tile.rows * group_ * (head_size_ + 2);
+        if (shared) numbers += wanted;
         for (int head = 0; head < heads; head++) {
             waiting_[t * heads + head] = tile.chunks;
             if (!shared) units_.push_back({t, head, 0, tile.chunks, false});
@@ -138,7 +130,7 @@ void Forward::run_thread(int thread) {
 
 bool Forward::run_layer(int thread, int layer) {
     if (thread == 0) current_layer_ = layer;
-    State state{thread, layer};
+    State state{thread, layer, nullptr, {}};
     for (const Operation& operation : program_.layers[layer])
         std::visit([&](const auto& alternative) { apply(state, alternative); }, operation);
     end_layer(thread, layer);
@@ -173,7 +165,7 @@ void Forward::embed(int thread) {
 void Forward::end_layer(int thread, int layer) {
     // The stream changes next in a projection, which comes after a barrier.
     for (auto& [kept, values] : model_.hidden_)
-        if (thread == 0 && kept == layer) std::memcpy(values.data(), buffers_.stream, values.size() * sizeof(float));
+        if (thread == 0 && kept == layer) std::memcpy(values->data(), buffers_.stream, values->size() * sizeof(float));
 }
 
 void Forward::compute_output(int thread) {
@@ -248,7 +240,7 @@ void Forward::apply(State& state, const Attend& operation) {
         for (int unit = first; unit < last; unit++) attend(units_[unit], state.layer, buffers_.scratch[thread]);
     });
     meet(thread, kAttention);
-    state.produced = &buffers_.attended.view();
+    state.produced = buffers_.attended.view();
 }
 
 // One head of queries, of keys or of values, turned and put where attention reads it.
@@ -299,7 +291,7 @@ void Forward::store_value(int row, int layer, int head, const float* value) {
 
 void Forward::apply(State& state, const AddProjected& projection) {
     const Matrix& matrix = projection.matrix;
-    Activations x = *state.produced;
+    const Activations x = state.produced;
     float* scratch = buffers_.scratch[state.thread].product;
     shares_.each(state.thread, matrix.blocks(), [&](int first, int last) {
         each_panel([&](int row, int rows) {
@@ -336,7 +328,7 @@ void Forward::apply(State& state, const GatedUnit& unit) {
         });
     });
     meet(state.thread, kGatedUnit);
-    state.produced = &buffers_.gated.view();
+    state.produced = out;
 }
 
 // ---- Attention -----------------------------------------------------------------------------------------------------
@@ -350,7 +342,7 @@ void Forward::attend(const Unit& unit, int layer, Scratch& scratch) {
         std::memcpy(scratch.queries + size_t(i) * group_ * numbers,
                     buffers_.queries + (size_t(tile.first + i) * program_.heads + unit.head * group_) * numbers,
                     size_t(group_) * numbers * sizeof(float));
-    if (tile.tree) score_tail(tile, unit.head, layer, scratch);
+    if (tile.tree && unit.last_chunk * kChunk > tile.base) score_tail(tile, unit.head, layer, scratch);
     const Partial all = scratch.all(queries, numbers), one = scratch.chunk(queries);
     for (int chunk = unit.first_chunk; chunk < unit.last_chunk; chunk++) {
         const Partial target = unit.shared ? partial(unit.tile, unit.head, chunk) : chunk == 0 ? all : one;
@@ -393,7 +385,10 @@ void Forward::attend_chunk(const Tile& tile, int head, int chunk, int layer, Scr
         const int count = visible(query);
         if (count <= 0) continue;
         float* scores = scratch.scores + query * kChunk;
-        if (tile.tree) gather_tail(tile, query, begin, count, scratch);
+        if (tile.tree) {
+            trace(tile, query, scratch.path);
+            gather_tail(tile, query, begin, count, scratch);
+        }
         out.sum[query] = kernels_.soften(scores, count, &out.maximum[query]);
         std::memset(out.mixed + query * size, 0, size * sizeof(float));
     }
@@ -404,17 +399,20 @@ void Forward::attend_chunk(const Tile& tile, int head, int chunk, int layer, Scr
         kernels_.mix(values_at(position), std::min(kKeyBlock, together - position), size,
                      scratch.scores + first * kChunk + position, kChunk, queries - first, out.mixed + first * size);
     }
-    for (int query = first; query < queries; query++)
+    for (int query = first; query < queries; query++) {
+        if (tile.tree && query % group_ == 0) trace(tile, query, scratch.path);
         for (int position = together; position < visible(query); position++) {
-            const int slot = slot_of(tile, query, begin + position);
+            const int slot = tile.tree ? scratch.path[begin + position - tile.base] : begin + position;
             kernels_.mix(cache_.values(blocks[slot / kKeyBlock], layer, head) + slot % kKeyBlock * size, 1, size,
                          scratch.scores + query * kChunk + position, kChunk, 1, out.mixed + query * size);
         }
+    }
 }
 
-int Forward::slot_of(const Tile& tile, int query, int position) const {
-    if (!tile.tree || position < tile.base) return position;
-    return paths_[tile.first + query / group_][position - tile.base];
+// The slots of a row's own path, from its first ancestor in this forward to itself: [position - base].
+void Forward::trace(const Tile& tile, int query, int* path) const {
+    for (int row = tile.first + query / group_; row >= 0; row = rows_[row].parent)
+        path[rows_[row].position - tile.base] = rows_[row].slot;
 }
 
 // A tree's own rows, in the order of their slots; each row picks its ancestors from them.
@@ -430,7 +428,7 @@ void Forward::gather_tail(const Tile& tile, int query, int begin, int count, Scr
     const int first_slot = tile.base / kKeyBlock * kKeyBlock;
     const float* tail = scratch.tail + size_t(query) * scratch.tail_stride;
     for (int position = std::max(begin, tile.base); position < begin + count; position++)
-        scratch.scores[query * kChunk + position - begin] = tail[slot_of(tile, query, position) - first_slot];
+        scratch.scores[query * kChunk + position - begin] = tail[scratch.path[position - tile.base] - first_slot];
 }
 
 // all = all and chunk `chunk`, for the rows that reach the chunk.

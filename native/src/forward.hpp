@@ -28,6 +28,7 @@ class Forward {
         int token;
         int position;
         int slot;
+        int parent;  // row, -1 for none in this forward
     };
 
     // Rows of one session that attend together.
@@ -67,7 +68,7 @@ class Forward {
         int thread;
         int layer;
         const Normalise* norm = nullptr;
-        const Activations* produced = nullptr;
+        Activations produced;
     };
     void apply(State& state, const Normalise& norm) { state.norm = &norm; }
     void apply(State& state, const Attend& operation);
@@ -96,7 +97,7 @@ class Forward {
     Partial partial(int tile, int head, int chunk);
     // Positions that a query of the tile sees, and the slot of one of them.
     int reach(const Tile& tile, int query) const { return rows_[tile.first + query / group_].position + 1; }
-    int slot_of(const Tile& tile, int query, int position) const;
+    void trace(const Tile& tile, int query, int* path) const;
 
     Model& model_;
     const Program& program_;
@@ -110,8 +111,7 @@ class Forward {
     const int group_, head_size_, width_;
 
     std::vector<Row> rows_;
-    std::vector<int> outputs_;             // rows with logits
-    std::vector<std::vector<int>> paths_;  // of tree rows: slots of their own ancestors and themselves, in order
+    std::vector<int> outputs_;  // rows with logits
     std::vector<Tile> tiles_;
     std::vector<Unit> units_;
     std::vector<size_t> partial_starts_;           // of tiles with shared units, in numbers

@@ -10,13 +10,13 @@ constexpr int kLineBytes = 4 * kChannels;
 constexpr int kPartBytes = 4 * kLanes;
 // How far ahead of the arithmetic weights are fetched, in bytes: from memory into the second cache, and from there into
 // the first. The hardware's own prefetching stops at every page of 4 KiB.
-constexpr int kFarAhead = 4096;
-constexpr int kAhead = 512;
+constexpr int kSecondCacheAhead = 4096;
+constexpr int kFirstCacheAhead = 512;
 
 inline void prefetch_group(const uint8_t* group, size_t bytes) {
     for (size_t line = 0; line < bytes; line += 64) {
-        prefetch_far(group + kFarAhead + line);
-        prefetch(group + kAhead + line);
+        prefetch_far(group + kSecondCacheAhead + line);
+        prefetch(group + kFirstCacheAhead + line);
     }
 }
 

@@ -122,6 +122,8 @@ size_t file_group_bytes(Format format) {
     throw std::logic_error("a tensor type without a size");
 }
 
+int group_inputs(Format) { return kGroup; }
+
 size_t group_bytes(Format format) { return kChannels * file_group_bytes(format); }
 
 void repack_block(Format format, const uint8_t* source, int rows, int groups, uint8_t* target) {

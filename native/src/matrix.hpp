@@ -10,13 +10,15 @@ namespace slipstream {
 enum class Format : int { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 8, BF16 = 30 };
 
 constexpr int kChannels = 16;  // output channels of a block
-constexpr int kGroup = 32;     // inputs that share a scale
+constexpr int kGroup = 32;     // activations that share a scale
 
 bool is_known(int format);
 bool is_quantised(Format format);
-// Bytes of one group of 32 inputs of one channel in the file.
+// Inputs of a group, the unit in which a format is stored: 32 for all so far, 256 for one with super-blocks.
+int group_inputs(Format format);
+// Bytes of a group of one channel in the file.
 size_t file_group_bytes(Format format);
-// Bytes of one group of 32 inputs of a block of 16 channels in memory.
+// Bytes of a group of a block of 16 channels in memory.
 size_t group_bytes(Format format);
 
 // [rows] output channels x [columns] inputs. One linear stream: for each block of 16 channels, its groups one after
@@ -28,7 +30,7 @@ struct Matrix {
     const uint8_t* data = nullptr;
 
     int blocks() const { return (rows + kChannels - 1) / kChannels; }
-    int groups() const { return columns / kGroup; }
+    int groups() const { return columns / group_inputs(format); }
     size_t block_bytes() const { return groups() * group_bytes(format); }
     size_t bytes() const { return blocks() * block_bytes(); }
     const uint8_t* block(int index) const { return data + index * block_bytes(); }

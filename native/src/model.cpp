@@ -1,17 +1,13 @@
 #include "model.hpp"
 
 #include <algorithm>
-#include <stdexcept>
 
 #include "buffers.hpp"
 #include "forward.hpp"
+#include "require.hpp"
 
 namespace slipstream {
 namespace {
-
-void require(bool condition, const char* what) {
-    if (!condition) throw std::logic_error(what);
-}
 
 CacheShape cache_shape(const Program& program) {
     return {int(program.layers.size()), program.key_value_heads, program.head_size};
@@ -56,6 +52,11 @@ Model::~Model() = default;
 
 void Model::forward(const std::vector<Segment>& segments, const std::vector<int>& layers,
                     const std::vector<int>& hidden, const std::function<bool()>& interrupted) {
+    require(!running_.exchange(true), "a forward of this model is running");
+    const struct Done {
+        std::atomic<bool>& running;
+        ~Done() { running = false; }
+    } done{running_};
     int rows = 0, outputs = 0;
     for (size_t i = 0; i < segments.size(); i++) {
         check_segment(segments[i], cache_, program_.vocabulary(), int(layers.size()));
@@ -64,7 +65,12 @@ void Model::forward(const std::vector<Segment>& segments, const std::vector<int>
         outputs += segments[i].outputs;
     }
     require(rows > 0 && rows <= limits_.rows, "more rows than a forward can have");
-    for (int layer : layers) require(layer >= 0 && layer < int(program_.layers.size()), "a layer that the model lacks");
+    int before = -1;
+    for (int layer : layers) {
+        require(layer >= 0 && layer < int(program_.layers.size()), "a layer that the model lacks");
+        require(layer > before, "layers must ascend");
+        before = layer;
+    }
     for (int layer : hidden) {
         require(layer >= 0 && layer < int(program_.layers.size()), "a hidden state of a layer that the model lacks");
         require(layers.empty() || std::find(layers.begin(), layers.end(), layer) != layers.end(),
@@ -88,10 +94,15 @@ const float* Model::logits() const { return buffers_->logits; }
 
 int Model::logits_stride() const { return buffers_->logits_stride; }
 
-const float* Model::hidden_state(int layer) const {
+HiddenState Model::hidden_state(int layer) const {
     for (const auto& [kept, values] : hidden_)
-        if (kept == layer) return values.data();
+        if (kept == layer) return values;
     throw std::logic_error("no hidden states of this layer were asked for");
+}
+
+Cache& Model::cache() {
+    require(!running_, "a forward of this model is running");
+    return cache_;
 }
 
 size_t Model::buffer_bytes() const {

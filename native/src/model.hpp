@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -42,6 +43,9 @@ struct Interrupted : std::exception {};
 
 class Buffers;
 
+// Shared with whoever reads it: the next forward makes another.
+using HiddenState = std::shared_ptr<std::vector<float>>;
+
 class Model {
    public:
     // Throws std::invalid_argument for a program that does not fit together, std::bad_alloc.
@@ -56,16 +60,17 @@ class Model {
     void forward(const std::vector<Segment>& segments, const std::vector<int>& layers, const std::vector<int>& hidden,
                  const std::function<bool()>& interrupted);
 
-    // Logits of the last forward, [outputs, logits_stride], and the residual stream after a layer, [rows, width].
+    // Logits of the last forward, [outputs, logits_stride], in memory that lives as long as the model, and the residual
+    // stream after a layer, [rows, width].
     const float* logits() const;
     int logits_stride() const;
     int outputs() const { return outputs_; }
     int rows() const { return rows_; }
-    const float* hidden_state(int layer) const;
+    HiddenState hidden_state(int layer) const;
 
-    Cache& cache() { return cache_; }
+    // Throws std::logic_error while a forward runs, be it in another thread or in a signal handler's caller.
+    Cache& cache();
     const Program& program() const { return program_; }
-    const Limits& limits() const { return limits_; }
     const Profile& profile() const { return profile_; }
     size_t buffer_bytes() const;
 
@@ -81,7 +86,8 @@ class Model {
     const Limits limits_;
     Cache cache_;
     std::unique_ptr<Buffers> buffers_;
-    std::vector<std::pair<int, std::vector<float>>> hidden_;
+    std::vector<std::pair<int, HiddenState>> hidden_;
+    std::atomic<bool> running_{false};
     Profile profile_{};
     int rows_ = 0;
     int outputs_ = 0;

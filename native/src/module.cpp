@@ -42,12 +42,18 @@ class Signals {
     std::unique_ptr<nb::python_error> error_;
 };
 
-std::shared_ptr<Weights> load_weights(
-    const std::string& path, const std::vector<std::tuple<std::string, int, int64_t, int64_t, int64_t>>& tensors,
-    int threads, const nb::object& progress) {
+// Name, type, rows, columns, offset.
+using PythonPlace = std::tuple<std::string, int, int64_t, int64_t, int64_t>;
+
+std::vector<TensorPlace> places_of(const std::vector<PythonPlace>& tensors) {
     std::vector<TensorPlace> places;
     for (const auto& [name, format, rows, columns, offset] : tensors)
         places.push_back({name, format, rows, columns, offset});
+    return places;
+}
+
+std::shared_ptr<Weights> load_weights(const std::string& path, const std::vector<PythonPlace>& tensors, int threads,
+                                      const nb::object& progress) {
     std::unique_ptr<nb::python_error> error;
     const auto report = [&](double done) {
         const nb::gil_scoped_acquire gil;
@@ -63,17 +69,14 @@ std::shared_ptr<Weights> load_weights(
     try {
         const nb::gil_scoped_release unlocked;
         const auto pool = ThreadPool::shared(threads);
-        return std::make_shared<Weights>(path, std::move(places), *pool, report);
+        return std::make_shared<Weights>(path, places_of(tensors), *pool, report);
     } catch (const Abandoned&) {
         throw nb::python_error(std::move(*error));
     }
 }
 
-int64_t weight_bytes(const std::vector<std::tuple<std::string, int, int64_t, int64_t, int64_t>>& tensors) {
-    std::vector<TensorPlace> places;
-    for (const auto& [name, format, rows, columns, offset] : tensors)
-        places.push_back({name, format, rows, columns, offset});
-    return int64_t(Weights::bytes_for(places));
+int64_t weight_bytes(const std::vector<PythonPlace>& tensors) {
+    return int64_t(Weights::bytes_for(places_of(tensors)));
 }
 
 // Bytes of the KV cache and of the buffers of a model with these sizes.
@@ -166,8 +169,11 @@ class PythonModel {
     }
 
     Table hidden_state(int layer) {
-        const size_t shape[] = {size_t(model_.rows()), size_t(model_.program().width)};
-        return Table(model_.hidden_state(layer), 2, shape, nb::find(this));
+        auto* state = new HiddenState(model_.hidden_state(layer));
+        const nb::capsule owner(state, [](void* p) noexcept { delete static_cast<HiddenState*>(p); });
+        const size_t width = model_.program().width;
+        const size_t shape[] = {(*state)->size() / width, width};
+        return Table((*state)->data(), 2, shape, owner);
     }
 
     // Keys and values of the session's first `length` slots in one layer, [length, heads, size] each: for tests.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <stdexcept>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -120,6 +121,9 @@ void ThreadPool::stop() {
 
 void ThreadPool::revive_after_fork() {
     (void)workers_.release();
+    (void)running_.release();
+    running_ = std::make_unique<std::mutex>();
+    runner_ = std::thread::id();
     barrier_ = std::make_unique<Barrier>();
     process_ = getpid();
     start();
@@ -139,13 +143,27 @@ void ThreadPool::work(int thread, uint32_t seen) {
     }
 }
 
+ThreadPool::Turn::Turn(ThreadPool& pool) : pool(pool) {
+    // Before locking: in a forked child the lock may be held by a thread that the child does not have.
+    if (pool.process_ != getpid()) pool.revive_after_fork();
+    // A signal handler runs on the thread whose forward it interrupts.
+    if (pool.runner_ == std::this_thread::get_id()) throw std::logic_error("a forward is running on this thread");
+    pool.running_->lock();
+    pool.runner_ = std::this_thread::get_id();
+}
+
+ThreadPool::Turn::~Turn() {
+    pool.runner_ = std::thread::id();
+    pool.running_->unlock();
+}
+
 void ThreadPool::run(const std::function<void(int)>& job) {
-    const std::lock_guard lock(running_);
+    const Turn turn(*this);
     run_on(threads_, job);
 }
 
 void ThreadPool::run_in_crowd(const std::function<void(int)>& job) {
-    const std::lock_guard lock(running_);
+    const Turn turn(*this);
     const auto start = Clock::now();
     const int threads = crowd_.threads(start);
     waited_.store(0, std::memory_order_relaxed);
@@ -154,7 +172,6 @@ void ThreadPool::run_in_crowd(const std::function<void(int)>& job) {
 }
 
 void ThreadPool::run_on(int threads, const std::function<void(int)>& job) {
-    if (process_ != getpid()) revive_after_fork();
     shares_->restart(threads);
     active_ = threads;
     if (threads == 1) return job(0);  // nobody is woken for nothing

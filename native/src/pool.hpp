@@ -108,6 +108,14 @@ class ThreadPool {
    private:
     static constexpr uint32_t kRoundStep = 1024;  // more than there can be threads
 
+    // Whose run it is; others wait, and a thread that would wait for itself gets std::logic_error.
+    struct Turn {
+        explicit Turn(ThreadPool& pool);
+        ~Turn();
+        Turn(const Turn&) = delete;
+        ThreadPool& pool;
+    };
+
     void run_on(int threads, const std::function<void(int)>& job);
     void note(Clock::duration waited);
     void start();
@@ -116,7 +124,8 @@ class ThreadPool {
     void revive_after_fork();
 
     const int threads_;
-    std::mutex running_;
+    std::unique_ptr<std::mutex> running_{new std::mutex};
+    std::atomic<std::thread::id> runner_;
     std::unique_ptr<Barrier> barrier_;
     std::unique_ptr<Shares> shares_;
     // The workers' own: a child process leaves it to the parent's threads, which it does not have.

@@ -54,7 +54,8 @@ Matrix shape_of(const TensorPlace& place) {
     if (!is_known(place.format)) throw BadFile(place.name + " has a type that the native runtime does not know");
     if (place.rows < 1 || place.columns < 1 || place.rows > kLargest || place.columns > kLargest)
         throw BadFile(place.name + " has an impossible shape");
-    if (place.columns % kGroup != 0) throw BadFile(place.name + " has rows that are no multiple of 32");
+    if (place.columns % group_inputs(Format(place.format)) != 0 || place.columns % kGroup != 0)
+        throw BadFile(place.name + " has rows that are no multiple of 32");
     Matrix matrix;
     matrix.format = Format(place.format);
     matrix.rows = int(place.rows);

@@ -492,3 +492,49 @@ def test_the_profile_names_every_stage(model: NativeModel) -> None:
 
 def test_sessions_are_native(model: NativeModel) -> None:
     assert isinstance(model.open_session(), NativeSession)
+
+
+# ---- What must not follow a mistake ----------------------------------------------------------------------------------
+
+
+def test_a_refused_commit_moves_nothing(tmp_path: Path) -> None:
+    model = load_native(tiny_llama(tmp_path / "m.gguf"), context_length=128, max_sequences=2, threads=1)
+    session, plain = model.open_session(), model.open_session()
+    feed(model, session, TOKENS[:5])
+    model.forward([Segment(session, [1, 2, 3, 4, 5, 6, 7, 8], [-1, 0, 0, 2, 3, 4, 5, 6])])
+    with pytest.raises(RuntimeError, match="parent"):
+        session.commit([0, 2, 7])
+    session.commit([0, 1])
+    feed(model, plain, [*TOKENS[:5], 1, 2])
+    assert same_bits(feed(model, session, [9]), feed(model, plain, [9]))
+    model.close()
+
+
+def test_hidden_states_outlive_their_forward(tmp_path: Path) -> None:
+    model = load_native(tiny_llama(tmp_path / "m.gguf"), context_length=128, threads=1)
+    session = model.open_session()
+    kept = model.forward([Segment(session, TOKENS)], hidden=[0])[0].hidden(3, 0)
+    before = kept.copy()
+    for _ in range(3):
+        model.forward([Segment(session, [5])], hidden=[0])
+    model.close()
+    assert same_bits(kept, before)
+
+
+def test_layers_ascend_and_are_some(tmp_path: Path) -> None:
+    model = load_native(tiny_llama(tmp_path / "m.gguf", shape=GROUPED), context_length=128, threads=1)
+    session = model.open_session()
+    for layers in ([1, 0], [1, 1]):
+        with pytest.raises(RuntimeError, match="layers must ascend"):
+            model.forward([Segment(session, [1])], layers=layers)
+    with pytest.raises(AssertionError, match="a forward needs layers"):
+        model.forward([Segment(session, [1])], layers=[])
+    model.close()
+
+
+def test_memory_counts_rows_that_give_logits(tmp_path: Path) -> None:
+    model = load_native(tiny_llama(tmp_path / "m.gguf"), context_length=512, max_rows=256, threads=1)
+    before = model.memory()
+    model.forward([Segment(model.open_session(), [1] * 256)])
+    assert model.memory() - before == (256 - 32) * 4 * -(-model.vocabulary.size // 16) * 16
+    model.close()

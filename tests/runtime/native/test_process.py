@@ -193,3 +193,68 @@ def test_an_interrupted_load_leaves_nothing_behind(file: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             load_native(file, context_length=256, threads=3, progress=stop)
     assert len(list(Path("/proc/self/task").iterdir())) <= threads + 2
+
+
+REENTRANT = """
+    import signal, sys
+    from slipstream.core.protocols import Segment
+    from slipstream.runtime.native import load_native
+
+    options = {"context_length": 2048, "max_sequences": 2, "max_rows": 2048, "threads": 2}
+    models = [load_native(sys.argv[1], **options) for _ in range(2)]
+    sessions = [model.open_session() for model in models]
+    caught = []
+
+    def handler(*_):
+        for model, session in zip(models, sessions):  # the one that is running, and one that shares its threads
+            try:
+                model.forward([Segment(session, [1])])
+            except RuntimeError as error:
+                caught.append(str(error))
+
+    signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
+    while not caught:
+        models[0].forward([Segment(sessions[0], [1] * 2000)])
+    assert caught == ["a forward of this model is running", "a forward is running on this thread"], caught
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    models[1].forward([Segment(sessions[1], [1])])
+    print("done")
+"""
+
+
+def test_a_signal_handler_cannot_start_a_forward_within_one(tmp_path: Path) -> None:
+    assert python(REENTRANT, tiny_llama(tmp_path / "m.gguf", shape=Shape(layers=8))) == "done\n"
+
+
+FORK_MEANWHILE = """
+    import os, sys, threading, warnings
+    from slipstream.core.protocols import Segment
+    from slipstream.runtime.native import load_native
+
+    options = {"context_length": 2048, "max_sequences": 2, "max_rows": 2048, "threads": 2}
+    busy, other = (load_native(sys.argv[1], **options) for _ in range(2))
+    session = busy.open_session()
+    over = threading.Event()
+
+    def work():
+        while not over.is_set():
+            busy.forward([Segment(session, [1] * 1000)])
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    warnings.filterwarnings("ignore", category=DeprecationWarning, message=".*multi-threaded")
+    for _ in range(5):
+        child = os.fork()
+        if child == 0:
+            other.forward([Segment(other.open_session(), [1, 2, 3])])
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    over.set()
+    thread.join()
+    print("done")
+"""
+
+
+def test_a_fork_while_another_thread_computes(tmp_path: Path) -> None:
+    assert python(FORK_MEANWHILE, tiny_llama(tmp_path / "m.gguf")) == "done\n"

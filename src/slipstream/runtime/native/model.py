@@ -118,6 +118,7 @@ class NativeModel:
         Ctrl-C ends it within a layer or so, with KeyboardInterrupt.
         """
         self._require_open()
+        assert layers is None or layers, "a forward needs layers"
         self.generation += 1
         segments, places = [], []
         row = output = 0
@@ -139,7 +140,9 @@ class NativeModel:
         return [NativeRows(self, table, shift, first, count, start) for start, shift, first, count in places]
 
     def memory(self) -> int:
-        """Bytes: weights, KV cache and buffers."""
+        """Bytes: weights, KV cache and buffers, which grow where more rows give logits than was expected."""
+        if self.is_open:
+            self.memory_parts["buffers"] = self.native.buffer_bytes()
         return sum(self.memory_parts.values())
 
     def profile(self) -> dict[str, float]:
