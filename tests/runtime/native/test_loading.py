@@ -1,6 +1,8 @@
 """Which files the native runtime takes, and what it says of the others."""
 
+import math
 import re
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from slipstream.errors import ModelFileError, RuntimeUnavailableError, Unsupport
 from slipstream.models.gguf import read_header
 from slipstream.runtime.native import _native, load_native, loading, unsupported
 from slipstream.runtime.native.model import NativeModel
+from slipstream.runtime.native.modelfile import MOST
 from tests.tiny_models import GROUPED, Shape, tiny_llama, tiny_recurrent, tiny_sliding_window
 
 
@@ -47,15 +50,17 @@ def test_other_architectures(tmp_path: Path) -> None:
         ({"llama.residual_scale": 2.0}, "it sets residual_scale"),
         ({"llama.attention.causal": False}, "it is an embedding model"),
         ({"llama.attention.causal": True}, None),
+        ({"llama.attention.causal": 0}, "its attention.causal is neither true nor false"),
         ({"llama.pooling_type": 1}, "it is an embedding model"),
+        ({"llama.pooling_type": "none"}, "it is an embedding model"),
+        ({"llama.pooling_type": 0}, None),
         ({"llama.rope.scaling.type": "yarn"}, "its rotary embedding is scaled by 'yarn'"),
         ({"llama.rope.scaling.type": "longrope"}, "its rotary embedding is scaled by 'longrope'"),
         ({"llama.rope.scaling.type": "none"}, None),
         ({"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}, None),
-        (
-            {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 0.0},
-            "its rope.scaling.factor is not a sensible number",
-        ),
+        ({"llama.rope.scaling.factor": 4}, "its rope.scaling.factor is not a sensible number"),
+        ({"llama.rope.scaling.factor": 1e-40}, "its rotary embedding has impossible frequencies"),
+        ({"llama.rope.scaling.attn_factor": 2.0}, "it sets rope.scaling.attn_factor"),
         ({"llama.rope.freq_base": float("nan")}, "its rope.freq_base is not a sensible number"),
         ({"llama.rope.freq_base": float("inf")}, "its rope.freq_base is not a sensible number"),
         ({"llama.rope.freq_base": "10000"}, "its rope.freq_base is not a sensible number"),
@@ -66,6 +71,12 @@ def test_other_architectures(tmp_path: Path) -> None:
         ({"llama.attention.head_count": 2.0}, "its attention.head_count is not one whole number in a sensible range"),
         # 64 / 100 is no head size
         ({"llama.attention.head_count": 100}, "its attention.key_length is not one whole number in a sensible range"),
+        # at once: a rotary embedding of that size would take seconds
+        (
+            {"llama.attention.key_length": 1 << 24},
+            "its attention.key_length is not one whole number in a sensible range",
+        ),
+        ({"llama.attention.key_length": 1056}, "its attention.key_length is not one whole number in a sensible range"),
         (
             {"llama.attention.head_count": 1 << 20, "llama.attention.key_length": 64},
             "its 1048576 heads of 64 numbers are more than any model has",
@@ -109,6 +120,8 @@ def test_sizes(tmp_path: Path, shape: Shape, reason: str) -> None:
         ),
         ({"blk.3.attn_q.weight": zeros(128, 64)}, "it has tensors that its architecture does not use"),
         ({"blk.0.attn_q.weight": zeros(2, 64, 64)}, "blk.0.attn_q.weight has more than two dimensions"),
+        ({"blk.0.ffn_norm.weight": zeros(2, 64)}, "blk.0.ffn_norm.weight is a matrix where a vector is needed"),
+        ({"output_norm.weight": zeros(64, 64)}, "output_norm.weight is a matrix where a vector is needed"),
         ({"blk.0.ffn_down.weight": zeros(64, 40)}, "blk.0.ffn_down.weight has rows of 40 numbers, which is not"),
         ({"rope_freqs.weight": zeros(8)}, "rope_freqs.weight is not a vector of 16 float32 numbers"),
         ({"rope_freqs.weight": zeros(16)}, "rope_freqs.weight holds impossible numbers"),
@@ -121,22 +134,60 @@ def test_tensors(tmp_path: Path, tensors: dict[str, np.ndarray | None], reason: 
     assert found.startswith(reason)
 
 
+Q4_0, Q4_K, IQ4_NL = 2, 12, 20
+
+
+def restated(path: Path, name: str, kind: int, shape: tuple[int, ...] | None = None) -> Path:
+    """The file with another type, and shape, in a tensor's entry; a large tensor is a hole after all others."""
+    header = read_header(path)
+    known = {tensor.name: tensor for tensor in header.tensors}[name]
+    entry = len(name).to_bytes(8, "little") + name.encode()
+    place = path.read_bytes().index(entry) + len(entry)
+    offset = known.offset
+    if shape is not None:
+        offset = -(-header.file_size // 32) * 32
+        with path.open("r+b") as file:
+            file.truncate(offset + math.prod(shape))
+    sizes = known.shape if shape is None else shape
+    assert len(sizes) == len(known.shape)
+    with path.open("r+b") as file:
+        file.seek(place + 4)
+        file.write(struct.pack(f"<{len(sizes)}QIQ", *sizes, kind, offset - header.data_offset))
+    return path
+
+
 def test_a_tensor_type_without_a_layout(tmp_path: Path) -> None:
-    path = tiny_llama(tmp_path / "it.gguf", shape=GROUPED)
-    content = path.read_bytes()
-    place = content.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4 + 2 * 8
-    assert content[place : place + 4] == bytes(4)
-    path.write_bytes(content[:place] + bytes([20, 0, 0, 0]) + content[place + 4 :])
+    path = restated(tiny_llama(tmp_path / "it.gguf", shape=GROUPED), "blk.0.attn_q.weight", IQ4_NL)
     assert why_not(path) == "blk.0.attn_q.weight is IQ4_NL, and it knows F32, F16, Q4_0, Q4_1, Q8_0, BF16"
 
 
 def test_a_quantised_model_of_super_blocks(tmp_path: Path) -> None:
     """Q4_K is next; until then the file goes to llama.cpp."""
-    path = tiny_llama(tmp_path / "it.gguf", shape=Shape(width=256, heads=4, head_size=64))
-    content = path.read_bytes()
-    place = content.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4 + 2 * 8
-    path.write_bytes(content[:place] + bytes([12, 0, 0, 0]) + content[place + 4 :])
+    shape = Shape(width=256, heads=4, head_size=64)
+    path = restated(tiny_llama(tmp_path / "it.gguf", shape=shape), "blk.0.attn_q.weight", Q4_K)
     assert why_not(path) == "blk.0.attn_q.weight is Q4_K, and it knows F32, F16, Q4_0, Q4_1, Q8_0, BF16"
+
+
+def test_a_norm_that_is_quantised(tmp_path: Path) -> None:
+    path = restated(tiny_llama(tmp_path / "it.gguf", shape=GROUPED), "blk.0.attn_norm.weight", Q4_0)
+    assert why_not(path) == "blk.0.attn_norm.weight is Q4_0, and norms are F32, F16, BF16"
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [((32, 1 << 31), "2147483648 x 32"), ((1 << 31, 32), "32 x 2147483648"), ((64, MOST + 1), "16777217 x 64")],
+)
+def test_matrices_larger_than_any(tmp_path: Path, shape: tuple[int, int], says: str) -> None:
+    """A sparse file has them: it takes no room."""
+    path = restated(tiny_llama(tmp_path / "it.gguf", shape=GROUPED), "token_embd.weight", Q4_0, shape)
+    assert why_not(path) == f"token_embd.weight is {says}, which is more than any model has"
+
+
+def test_the_largest_matrix_is_a_matter_of_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "available_memory", lambda: 100_000_000)
+    path = restated(tiny_llama(tmp_path / "it.gguf", shape=GROUPED), "output.weight", Q4_0, (64, MOST))
+    with pytest.raises(RuntimeUnavailableError, match=r"it\.gguf needs .* \(weights 0\.60 GB"):
+        load_native(path, context_length=64, threads=1)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +197,8 @@ def test_a_quantised_model_of_super_blocks(tmp_path: Path) -> None:
         ({"blk.0.attn_k.weight": zeros(128, 64)}, "its key matrix is 128 x 64 where 64 x 64 is needed"),
         ({"blk.2.attn_v.weight": zeros(64, 96)}, "its value matrix is 64 x 96 where 64 x 64 is needed"),
         ({"blk.2.attn_output.weight": zeros(64, 64)}, "its projection matrix is 64 x 64 where 64 x 128 is needed"),
-        ({"blk.1.ffn_gate.weight": zeros(128, 64)}, "its up matrix is 96 x 64 where 128 x 64 is needed"),
+        ({"blk.1.ffn_gate.weight": zeros(128, 64)}, "blk.1.ffn_gate.weight has 128 rows where 96 are needed"),
+        ({"blk.1.ffn_up.weight": zeros(64, 64)}, "blk.1.ffn_up.weight has 64 rows where 96 are needed"),
         ({"blk.1.ffn_norm.weight": zeros(96)}, "a norm of it has the wrong size"),
         ({"output_norm.weight": zeros(32)}, "its last norm has the wrong size"),
         ({"token_embd.weight": zeros(271, 96)}, "its embedding has the wrong shape"),
@@ -157,6 +209,15 @@ def test_matrices_that_do_not_fit_together(tmp_path: Path, tensors: dict[str, np
     path = tiny_llama(tmp_path / "it.gguf", shape=GROUPED, tensors=tensors)
     with pytest.raises(ModelFileError) as caught:
         load_native(path, context_length=64, threads=1)
+    assert str(caught.value) == f"{path} is damaged ({says}); download or convert it again."
+
+
+def test_a_feed_forward_size_that_the_file_does_not_have(tmp_path: Path) -> None:
+    """Its matrices fit together, and buffers of the stated size would be too small for them."""
+    path = tiny_llama(tmp_path / "it.gguf", shape=GROUPED, extra={"llama.feed_forward_length": 64})
+    with pytest.raises(ModelFileError) as caught:
+        load_native(path, context_length=64, threads=1)
+    says = "blk.0.ffn_gate.weight has 96 rows where 64 are needed"
     assert str(caught.value) == f"{path} is damaged ({says}); download or convert it again."
 
 

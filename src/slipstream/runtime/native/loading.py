@@ -14,6 +14,11 @@ from slipstream.runtime.native.program import Decoder, compiled
 FORMATS = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "BF16": 30}
 """Tensor types with a layout (native/src/matrix.hpp), by their numbers in a file."""
 
+NORM_FORMATS = ("F32", "F16", "BF16")
+
+MOST_HEADS = 1 << 18
+"""Numbers in all heads of a layer: four times what the largest models have."""
+
 TensorPlace = tuple[str, int, int, int, int]
 """Name, type, rows, columns, offset."""
 
@@ -56,22 +61,23 @@ def plan(header: GgufHeader) -> Plan:
     describe = ARCHITECTURES.get(header.architecture)
     if describe is None:
         raise NotSupported(f"its architecture {header.architecture!r} is not known to it")
-    if header.flag(f"{header.architecture}.attention.causal") is False or header.integer(
-        f"{header.architecture}.pooling_type"
-    ):
-        raise NotSupported("it is an embedding model")
     file = ModelFile(header)
+    file.refuse("pooling_type", "it is an embedding model")
+    if not file.flag("attention.causal", True):
+        raise NotSupported("it is an embedding model")
     decoder = describe(file)
     _check_sizes(decoder)
     names = decoder.tensors()
     if unknown := set(file.tensors) - set(names) - {ROTARY_FACTORS}:
         raise NotSupported(f"it has tensors that its architecture does not use ({min(unknown)})")
-    return Plan(decoder, [_place(file, name) for name in names])
+    norms = decoder.norms()
+    return Plan(decoder, [_norm_place(file, name) if name in norms else _place(file, name) for name in names])
 
 
 def load(header: GgufHeader, plan: Plan, threads: int, progress: Callable[[float], None] | None) -> _native.Program:
     """Read and repack the weights; the program holds them. Raises ModelFileError, RuntimeUnavailableError."""
     try:
+        _check_feed_forward(plan)
         weights = _native.load_weights(str(header.path), plan.places, threads, progress)
         return compiled(plan.decoder, weights, [name for name, *_ in plan.places])
     except ValueError as problem:
@@ -126,10 +132,18 @@ def _check_sizes(decoder: Decoder) -> None:
     ):
         if size % 32:
             raise NotSupported(f"its {what} {size} is not a multiple of 32")
-    if decoder.heads * decoder.head_size > MOST:
+    if decoder.heads * decoder.head_size > MOST_HEADS:
         raise NotSupported(f"its {decoder.heads} heads of {decoder.head_size} numbers are more than any model has")
     if decoder.heads % decoder.key_value_heads:
         raise NotSupported(f"its {decoder.heads} heads cannot share {decoder.key_value_heads} key-value heads evenly")
+
+
+def _check_feed_forward(plan: Plan) -> None:
+    """The one size of a decoder that its program does not state. Raises ValueError, as `compiled` does."""
+    gates, needed = plan.decoder.gates(), plan.decoder.feed_forward
+    for name, _, rows, _, _ in plan.places:
+        if name in gates and rows != needed:
+            raise ValueError(f"{name} has {rows} rows where {needed} are needed")
 
 
 def _place(file: ModelFile, name: str) -> TensorPlace:
@@ -142,12 +156,23 @@ def _place(file: ModelFile, name: str) -> TensorPlace:
     return name, FORMATS[tensor.type.name], rows, columns, tensor.offset
 
 
+def _norm_place(file: ModelFile, name: str) -> TensorPlace:
+    place = _, _, rows, _, _ = _place(file, name)
+    if rows != 1:
+        raise NotSupported(f"{name} is a matrix where a vector is needed")
+    if (kind := file.tensors[name].type.name) not in NORM_FORMATS:
+        raise NotSupported(f"{name} is {kind}, and norms are {', '.join(NORM_FORMATS)}")
+    return place
+
+
 def _matrix_shape(tensor: TensorInfo) -> tuple[int, int]:
     """Rows (output channels; 1 for a vector) and columns (inputs)."""
     columns, *rest = tensor.shape or (0,)
     rows = rest.pop(0) if rest else 1
     if any(size != 1 for size in rest):
         raise NotSupported(f"{tensor.name} has more than two dimensions")
+    if max(rows, columns) > MOST:
+        raise NotSupported(f"{tensor.name} is {rows} x {columns}, which is more than any model has")
     if columns % 32:
         raise NotSupported(f"{tensor.name} has rows of {columns} numbers, which is not a multiple of 32")
     return rows, columns

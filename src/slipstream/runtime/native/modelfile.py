@@ -11,6 +11,12 @@ from slipstream.runtime.native.program import Rotary
 MOST = 1 << 24
 """Larger than any size in a header, and small enough that products of three fit 64 bits."""
 
+MOST_HEAD = 1024
+"""Numbers in a head; models have 64 to 256."""
+
+FASTEST = 1e30
+"""Radians per position of a rotary pair: `MOST` positions of it are still a float32."""
+
 ROTARY_FACTORS = "rope_freqs.weight"
 
 
@@ -33,17 +39,18 @@ class ModelFile:
 
     def refuse(self, key: str, reason: str) -> None:
         """Where `key` is set to anything but 0, the file is of a kind that the architecture does not describe."""
-        if self._value(key) not in (None, 0):
+        value = self._value(key)
+        if value is not None and not (isinstance(value, int | float) and value == 0):
             raise NotSupported(reason)
 
-    def integer(self, key: str, default: int | None = None) -> int:
-        """A size: a whole number from 1 to `MOST`."""
+    def integer(self, key: str, default: int | None = None, most: int = MOST) -> int:
+        """A size: a whole number from 1 to `most`."""
         value = self._value(key)
         if value is None:
             value = default  # worked out from other keys, so no better than they are
         if value is None:
             raise NotSupported(f"it does not say its {key}")
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise NotSupported(f"its {key} is not one whole number in a sensible range")
         return value
 
@@ -56,6 +63,15 @@ class ModelFile:
             raise NotSupported(f"its {key} is not a sensible number")
         return float(value)
 
+    def flag(self, key: str, default: bool) -> bool:
+        """Yes or no."""
+        value = self._value(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise NotSupported(f"its {key} is neither true nor false")
+        return value
+
     def rotary(self, head_size: int) -> Rotary:
         """base^(-2i / size) for pair i, each divided by the factor of the file's scaling, if it has one."""
         size = self.integer("rope.dimension_count", head_size)
@@ -64,20 +80,35 @@ class ModelFile:
         if size > head_size:
             raise NotSupported(f"its rotary embedding of {size} numbers is larger than a head of {head_size}")
         exponents = np.arange(0, size, 2, dtype=np.float64) / size
-        frequencies = self.number("rope.freq_base", 10000.0) ** -exponents
-        frequencies /= self._linear_scaling()
-        if self.has(ROTARY_FACTORS):  # Llama 3: computed by the converter, one for each pair
-            frequencies /= self._vector(ROTARY_FACTORS, size // 2)
+        with np.errstate(all="ignore"):
+            frequencies = self.number("rope.freq_base", 10000.0) ** -exponents / self._linear_scaling()
+            if self.has(ROTARY_FACTORS):  # Llama 3: computed by the converter, one for each pair
+                frequencies /= self._vector(ROTARY_FACTORS, size // 2)
+        if not ((frequencies >= np.finfo(np.float32).tiny) & (frequencies <= FASTEST)).all():
+            raise NotSupported("its rotary embedding has impossible frequencies")
         return Rotary(tuple(frequencies.tolist()))
 
     def _linear_scaling(self) -> float:
-        kind = self.header.text(f"{self.header.architecture}.rope.scaling.type") or "none"
-        if kind == "none":
-            # an older key for the same
-            return self.number("rope.scale_linear", 1.0)
-        if kind == "linear":
-            return self.number("rope.scaling.factor", 1.0)
-        raise NotSupported(f"its rotary embedding is scaled by {kind!r}")
+        """What positions are divided by, as llama.cpp reads it; not 0."""
+        kind = self._value("rope.scaling.type")
+        if kind is not None and not isinstance(kind, str):
+            raise NotSupported("its rope.scaling.type is not a name")
+        if kind not in (None, "linear", "none"):
+            raise NotSupported(f"its rotary embedding is scaled by {kind!r}")
+        if self._factor("rope.scaling.attn_factor", 1.0) != 1:
+            raise NotSupported("it sets rope.scaling.attn_factor")
+        stated = "rope.scaling.factor" if self._value("rope.scaling.factor") is not None else "rope.scale_linear"
+        factor = self._factor(stated, 0.0)
+        return 1.0 if factor == 0 or kind == "none" else factor
+
+    def _factor(self, key: str, default: float) -> float:
+        """A number that is stored as one with a fraction."""
+        value = self._value(key)
+        if value is None:
+            return default
+        if not isinstance(value, float):
+            raise NotSupported(f"its {key} is not a sensible number")
+        return value
 
     def _vector(self, name: str, size: int) -> NDArray[np.float32]:
         """A small F32 tensor of `size` finite numbers above 0."""

@@ -106,6 +106,16 @@ class Decoder:
         """Names of all tensors, each once, in the order of their use."""
         return list(dict.fromkeys(self._uses()))
 
+    def norms(self) -> frozenset[str]:
+        """Names of the tensors that must be vectors."""
+        operations = [operation for layer in self.layers for operation in layer]
+        return frozenset(one.weight for one in [*operations, self.output_norm] if isinstance(one, Normalise))
+
+    def gates(self) -> frozenset[str]:
+        """Names of the matrices with `feed_forward` rows."""
+        units = [one for layer in self.layers for one in layer if isinstance(one, GatedUnit)]
+        return frozenset(name for unit in units for name in unit.tensors())
+
     def _uses(self) -> Iterator[str]:
         yield self.embedding
         for layer in self.layers:

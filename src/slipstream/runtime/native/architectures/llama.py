@@ -3,7 +3,7 @@
 The GGUF converter has permuted queries and keys so that rotary pairs are neighbours.
 """
 
-from slipstream.runtime.native.modelfile import ModelFile
+from slipstream.runtime.native.modelfile import MOST_HEAD, ModelFile
 from slipstream.runtime.native.program import AddProjected, Attend, Decoder, GatedUnit, Normalise, Operation
 
 
@@ -14,7 +14,7 @@ def llama(file: ModelFile) -> Decoder:
         file.refuse(key, f"it sets {key}")
 
     width, heads = file.integer("embedding_length"), file.integer("attention.head_count")
-    head_size = file.integer("attention.key_length", width // heads)
+    head_size = file.integer("attention.key_length", width // heads, MOST_HEAD)
     epsilon = file.number("attention.layer_norm_rms_epsilon")
 
     def layer(i: int) -> tuple[Operation, ...]:
