@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tokens per second and mean accepted length by kind of prompt: speculation off, suffix lookup, a draft model.
 
-    python benchmarks/kinds.py [MODEL] [--draft-type Q2_K] [--num-draft-tokens 4] [--tokens 96] [--repeats 3]
+    python benchmarks/kinds.py [MODEL] [--runtime auto] [--draft-type Q4_0] [--num-draft-tokens 4] [--tokens 96]
 
 The draft model is a copy of the target, requantised with llama.cpp; its real tensor types are printed, because
 K-quants fall back where rows are no multiple of 256. The three are run in turn on each prompt, so that a change of the
@@ -22,7 +22,7 @@ from slipstream import Completion, Engine, ModelOptions
 from slipstream.core.protocols import Drafter
 from slipstream.draft import ModelDrafter, NoDrafter, SuffixDrafter
 from slipstream.models import read_header, resolve
-from slipstream.runtime import load_llamacpp, requantize
+from slipstream.runtime import LoadOptions, choose, load, requantize
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 LOOPING = 1 / 3
@@ -96,7 +96,8 @@ def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="smollm2-135m")
-    parser.add_argument("--draft-type", default="Q2_K", help="asked of llama.cpp's quantiser")
+    parser.add_argument("--runtime", choices=("auto", "native", "llamacpp"), default="auto", help="of both models")
+    parser.add_argument("--draft-type", default="Q4_0", help="asked of llama.cpp's quantiser")
     parser.add_argument("--draft-model", help="a draft model's file instead of a requantised copy")
     parser.add_argument("--num-draft-tokens", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=96)
@@ -109,10 +110,13 @@ def main() -> None:
             copy = resolve(arguments.draft_model)
         else:
             copy = requantize(path, Path(directory) / "draft.gguf", arguments.draft_type)
-        options = ModelOptions(context_length=1024)
+        options = ModelOptions(context_length=1024, runtime=arguments.runtime)
         with Engine.load(path, num_draft_tokens=arguments.num_draft_tokens, options=options) as engine:
-            print(f"target: {path.name}, {tensor_types(path)}\ndraft model: {tensor_types(copy)}")
-            draft_model = ModelDrafter(load_llamacpp(copy, context_length=1024))
+            draft_options = LoadOptions(arguments.runtime, context_length=1024)
+            loaded = load(copy, choose(read_header(copy), draft_options), draft_options)
+            print(f"target: {path.name}, {tensor_types(path)}, {engine.target.runtime}")
+            print(f"draft model: {tensor_types(copy)}, {loaded.runtime}")
+            draft_model = ModelDrafter(loaded)
             drafters: dict[str, Drafter] = {"off": NoDrafter(), "suffix": SuffixDrafter(), "draft model": draft_model}
             results: dict[str, list[dict[str, Run]]] = {}
             for prompt in prompts:
