@@ -67,6 +67,8 @@ INTERRUPT = """
     from slipstream.core.protocols import Segment
     from slipstream.runtime.native import load_native
 
+    # A process that a shell started in the background ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     model = load_native(sys.argv[1], context_length=2048, max_rows=2048, threads=int(sys.argv[2]))
     session = model.open_session()
     model.forward([Segment(session, list(range(40)))])
@@ -200,7 +202,7 @@ REENTRANT = """
     from slipstream.core.protocols import Segment
     from slipstream.runtime.native import load_native
 
-    options = {"context_length": 2048, "max_sequences": 2, "max_rows": 2048, "threads": 2}
+    options = {"context_length": 8192, "max_sequences": 2, "max_rows": 8192, "threads": 2}
     models = [load_native(sys.argv[1], **options) for _ in range(2)]
     sessions = [model.open_session() for model in models]
     caught = []
@@ -213,10 +215,10 @@ REENTRANT = """
                 caught.append(str(error))
 
     signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.02)
-    while not caught:
-        models[0].forward([Segment(sessions[0], [1] * 2000)])
-    assert caught == ["a forward of this model is running", "a forward is running on this thread"], caught
+    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+    while not caught:  # a forward looks for signals every 50 ms, and this one takes longer
+        models[0].forward([Segment(sessions[0], [1] * 8000)])
+    assert caught[:2] == ["a forward of this model is running", "a forward is running on this thread"], caught
     signal.setitimer(signal.ITIMER_REAL, 0)
     models[1].forward([Segment(sessions[1], [1])])
     print("done")
@@ -224,7 +226,7 @@ REENTRANT = """
 
 
 def test_a_signal_handler_cannot_start_a_forward_within_one(tmp_path: Path) -> None:
-    assert python(REENTRANT, tiny_llama(tmp_path / "m.gguf", shape=Shape(layers=8))) == "done\n"
+    assert python(REENTRANT, tiny_llama(tmp_path / "m.gguf", context_length=8192, shape=Shape(layers=8))) == "done\n"
 
 
 FORK_MEANWHILE = """
