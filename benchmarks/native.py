@@ -38,6 +38,8 @@ from slipstream.runtime.threads import default_threads
 PARTS = ("rows", "context", "avx2", "busy", "random", "overhead")
 ROOM = 64
 """Context beyond the tokens that are there, for the rows of a forward."""
+ANSWER = {SMALL: 120, WIDE: 12}
+"""How many times a few forwards of one row are asked for, to last a second or two."""
 EVERYTHING = [WHOLE_PROMPT, *DECODING]
 
 
@@ -131,13 +133,14 @@ def busy_process() -> Iterator[None]:
 
 
 def measure_busy(run: Run, files: Iterable[str]) -> None:
-    """One row, quiet and beside a busy process in turn."""
+    """One row, quiet and beside a busy process in turn, for as long as an answer takes: a second or two."""
     for file in files:
+        works = [Work(1)] * ANSWER[file]
         with run.team("busy", [native(file)]) as team:
             for _ in range(run.turns):
-                run.turn("busy", team, [Work(1)] * 4)
+                run.turn("busy", team, works)
                 with busy_process():
-                    run.turn("busy", team, [Work(1)] * 4, busy=True)
+                    run.turn("busy", team, works, busy=True)
 
 
 def measure_random(run: Run) -> None:
