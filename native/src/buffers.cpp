@@ -9,6 +9,15 @@ int tail_stride_of(const Limits& limits) { return (limits.rows + 2 * kKeyBlock) 
 
 int padded_vocabulary(const Program& program) { return program.output.blocks() * kChannels; }
 
+// Columns of the widest gated unit.
+int feed_forward_size(const Program& program) {
+    int widest = kGroup;
+    for (const auto& layer : program.layers)
+        for (const Operation& operation : layer)
+            if (const auto* unit = std::get_if<GatedUnit>(&operation)) widest = std::max(widest, unit->gate.rows);
+    return widest;
+}
+
 // Numbers of each part of Scratch, in order.
 std::array<size_t, 7> scratch_parts(const Program& program, const Limits& limits) {
     const size_t queries = tile_queries(program), head = program.head_size;
@@ -22,14 +31,6 @@ std::array<size_t, 7> scratch_parts(const Program& program, const Limits& limits
 }
 
 }  // namespace
-
-int feed_forward_size(const Program& program) {
-    int widest = kGroup;
-    for (const auto& layer : program.layers)
-        for (const Operation& operation : layer)
-            if (const auto* unit = std::get_if<GatedUnit>(&operation)) widest = std::max(widest, unit->gate.rows);
-    return widest;
-}
 
 size_t most_partials(const Program& program, const Limits& limits, int threads) {
     const size_t chunks = (size_t(limits.context) + kChunk - 1) / kChunk;

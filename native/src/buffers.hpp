@@ -40,7 +40,6 @@ class ActivationBuffer {
         return values * 5 + values / kGroup * 12;
     }
     const Activations& view() const { return view_; }
-    size_t size() const { return memory_.size(); }
 
    private:
     Memory memory_;
@@ -106,8 +105,5 @@ class Buffers {
 
 // Numbers for partials that a forward may use.
 size_t most_partials(const Program& program, const Limits& limits, int threads);
-
-// Columns of the widest gated unit.
-int feed_forward_size(const Program& program);
 
 }  // namespace slipstream

@@ -29,6 +29,11 @@ class Plan(NamedTuple):
     decoder: Decoder
     places: list[TensorPlace]
 
+    @property
+    def vocabulary(self) -> int:
+        """Logits in a row: the rows of the output matrix."""
+        return next(rows for name, _, rows, _, _ in self.places if name == self.decoder.output)
+
 
 class Sizes(NamedTuple):
     """What the caller decides."""
@@ -91,7 +96,6 @@ def load(header: GgufHeader, plan: Plan, threads: int, progress: Callable[[float
 def memory_needed(plan: Plan, sizes: Sizes) -> Memory:
     """What loading with these sizes takes, known before any of it is taken."""
     decoder = plan.decoder
-    vocabulary = next(rows for name, _, rows, _, _ in plan.places if name == decoder.output)
     cache, buffers = _native.memory_needed(
         layers=len(decoder.layers),
         width=decoder.width,
@@ -99,7 +103,7 @@ def memory_needed(plan: Plan, sizes: Sizes) -> Memory:
         key_value_heads=decoder.key_value_heads,
         head_size=decoder.head_size,
         feed_forward=decoder.feed_forward,
-        vocabulary=vocabulary,
+        vocabulary=plan.vocabulary,
         rotary=2 * len(decoder.rotary.frequencies),
         sessions=sizes.sessions,
         context=sizes.context,

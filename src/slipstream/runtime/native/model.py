@@ -170,11 +170,10 @@ class NativeModel:
             ) from None
 
     def _check_vocabulary(self, header: GgufHeader, planned: Plan) -> None:
-        rows = next(rows for name, _, rows, _, _ in planned.places if name == planned.decoder.output)
-        if rows != self.vocabulary.size:
+        if planned.vocabulary != self.vocabulary.size:
             raise ModelFileError(
-                f"{header.path} is damaged (a vocabulary of {self.vocabulary.size} tokens and logits of {rows}); "
-                "download or convert it again."
+                f"{header.path} is damaged (a vocabulary of {self.vocabulary.size} tokens and logits of "
+                f"{planned.vocabulary}); download or convert it again."
             )
 
     def _context_full(self, used: int, count: int) -> ContextLimitError:
