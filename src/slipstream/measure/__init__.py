@@ -1,0 +1,1 @@
+"""Measurements of one's own models: benchmarks, advice, the certificate, and reports of them."""

@@ -1,0 +1,260 @@
+"""The file that a benchmark writes, one JSON object a line: a header, then answers and failures (docs/bench.md).
+
+Each line is flushed as it is written, so whatever ends a run, what was measured stays. The reader takes a last
+line that is cut short for what it is.
+"""
+
+import errno
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from slipstream.core.stats import RoundRecord
+from slipstream.errors import StorageError, UsageError
+
+FORMAT = "slipstream-bench"
+VERSION = 1
+
+
+class Round(NamedTuple):
+    """One round of an answer; a list in the file, whose header names the fields.
+
+    context:  tokens committed before the round
+    drafted:  draft nodes that were verified; the forward had one row more
+    steps:    draft steps that were made
+    The last four are seconds by phase, whole microseconds in the file.
+    """
+
+    context: int
+    drafted: int
+    tested: int
+    accepted: int
+    committed: int
+    steps: int
+    drafter: str
+    draft: float
+    verify: float
+    sample: float
+    other: float
+
+    @classmethod
+    def of(cls, record: RoundRecord) -> "Round":
+        counts = record.drafted, record.tested, record.accepted, record.committed
+        seconds = (record.seconds[phase] for phase in ("draft", "verify", "sample", "other"))
+        return cls(record.context, *counts, record.steps, record.drafter, *seconds)
+
+    @property
+    def seconds(self) -> float:
+        return self.draft + self.verify + self.sample + self.other
+
+    def as_list(self) -> list[Any]:
+        return [*self[:7], *(round(value * 1e6) for value in self[7:])]
+
+    @classmethod
+    def from_list(cls, values: Sequence[Any]) -> "Round":
+        context, drafted, tested, accepted, committed, steps, drafter, *times = values
+        draft, verify, sample, other = (time / 1e6 for time in times)
+        counts = int(context), int(drafted), int(tested), int(accepted), int(committed), int(steps)
+        return cls(*counts, str(drafter), draft, verify, sample, other)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of one configuration. Who answered what is filled in by the runner.
+
+    tokens, seconds:   what was decoded, and in how long; reading the prompt is `prompt_seconds`
+    ids_hash:          of the token ids; "" where a server does not tell them
+    looping:           share of repeated 4-grams
+    drafted, accepted: draft tokens; None where a server does not tell
+    order:             its place among the configurations' answers to this prompt, 0 is first
+    """
+
+    tokens: int
+    seconds: float
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prompt_seconds: float = 0.0
+    finish_reason: str = ""
+    ids_hash: str = ""
+    text_hash: str = ""
+    looping: float = 0.0
+    drafted: int | None = None
+    accepted: int | None = None
+    rounds: list[Round] = field(default_factory=list)
+    configuration: str = ""
+    prompt: str = ""
+    kind: str = ""
+    repeat: int = 0
+    order: int = 0
+    seed: int = 0
+
+    @property
+    def seconds_per_token(self) -> float:
+        return self.seconds / self.tokens
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"answer": asdict(self) | {"rounds": [one.as_list() for one in self.rounds]}}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why there are no answers: of a configuration, of a prompt, or of one to the other; None is all of them."""
+
+    sentence: str
+    configuration: str | None = None
+    prompt: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"failure": asdict(self)}
+
+
+Record = Answer | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A file, read. `header` is the first line's object; `notes` are sentences about what could not be read."""
+
+    header: dict[str, Any]
+    answers: list[Answer]
+    failures: list[Failure]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def configurations(self) -> list[str]:
+        """Names in the order of the command line, those alone that answered anything."""
+        answered = {answer.configuration for answer in self.answers}
+        named = [one.get("name", "") for one in self.header.get("configurations", [])]
+        return [name for name in dict.fromkeys([*named, *sorted(answered)]) if name in answered]
+
+    @property
+    def kinds(self) -> list[str]:
+        return list(dict.fromkeys(answer.kind for answer in sorted(self.answers, key=self._place)))
+
+    def _place(self, answer: Answer) -> int:
+        order = list(self.header.get("kinds", []))
+        return order.index(answer.kind) if answer.kind in order else len(order)
+
+
+class Writer:
+    """Writes records to a file; a context manager. Raises StorageError for what cannot be written.
+
+    What was written before a full disk is whole lines: a part of one is taken back.
+    """
+
+    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+        self._path = path
+        try:
+            self._file = path.open("wb", buffering=0)
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be written: {error.strerror}; choose another place with --out."
+            ) from error
+        self._write({"format": FORMAT, "version": VERSION, "round_fields": list(Round._fields), **header})
+
+    def add(self, record: Record) -> None:
+        self._write(record.as_dict())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _write(self, value: dict[str, Any]) -> None:
+        line = json.dumps(value, ensure_ascii=False).encode() + b"\n"
+        whole = self._file.tell() if self._file.seekable() else None
+        try:
+            written = 0
+            while written < len(line):
+                written += self._file.write(line[written:])
+        except OSError as error:
+            if whole is not None:
+                self._take_back(whole)
+            raise StorageError(self._sentence(error)) from error
+
+    def _take_back(self, length: int) -> None:
+        with suppress(OSError):  # a device; the reader copes with half a line
+            self._file.truncate(length)
+
+    def _sentence(self, error: OSError) -> str:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "the disk is full" if full else error.strerror or str(error)
+        return f"{self._path} cannot be written any more: {reason}; what it holds can be read with slipstream report."
+
+
+def read_bench(path: Path) -> Bench:
+    """A file that `slipstream bench` wrote. A last line that was cut short is left out, and said in `notes`.
+
+    Raises UsageError for files of another kind and for damage, with the number of the line.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}.") from error
+    header = _object(lines[0])
+    if header is None or header.get("format") != FORMAT:
+        raise UsageError(f"{path} is not a file that slipstream bench --out wrote.")
+    if header.get("version") != VERSION:
+        raise UsageError(
+            f"{path} has version {header.get('version')!r} of the format and this program reads {VERSION}."
+        )
+    bench = Bench(header, [], [])
+    for number, line in enumerate(lines[1:], 2):
+        if line and not _take(bench, line):
+            if number < len(lines):
+                raise UsageError(f"Line {number} of {path} is damaged; take it out to read the others.")
+            bench.notes.append(f"The last line of {path} was cut short and is left out.")
+    return bench
+
+
+def _object(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _take(bench: Bench, line: bytes) -> bool:
+    """Whether the line was a record; records of kinds that later versions may add are passed over."""
+    value = _object(line)
+    if value is None:
+        return False
+    try:
+        if "answer" in value:
+            fields = dict(value["answer"])
+            fields["rounds"] = [Round.from_list(one) for one in fields.get("rounds", [])]
+            bench.answers.append(_checked(Answer(**fields)))
+        elif "failure" in value:
+            bench.failures.append(Failure(**value["failure"]))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _checked(answer: Answer) -> Answer:
+    """The same answer. Raises ValueError for numbers that no run can have written."""
+    texts = answer.configuration, answer.prompt, answer.kind, answer.ids_hash, answer.text_hash
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("names are text")
+    if not (answer.tokens >= 1 and answer.seconds > 0 and answer.prompt_seconds >= 0):
+        raise ValueError("an answer has tokens that took time")
+    return answer
+
+
+def hash_ids(tokens: Sequence[int]) -> str:
+    """Equal for equal token ids."""
+    return hash_text(" ".join(map(str, tokens)))
+
+
+def hash_text(text: str) -> str:
+    """16 hexadecimal digits; equal for equal texts."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
