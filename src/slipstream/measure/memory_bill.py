@@ -1,0 +1,92 @@
+"""What a drafter takes of memory, and what the target could have done with it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from slipstream.core.protocols import Model
+from slipstream.models import GgufHeader
+
+F16_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBill:
+    """Bytes of a drafter.
+
+    context:        tokens of the drafter's KV cache
+    target_context: tokens of context that the target could hold in the same memory; None where it has no KV cache
+    """
+
+    weights: int = 0
+    kv_cache: int = 0
+    buffers: int = 0
+    context: int = 0
+    target_context: int | None = None
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.kv_cache + self.buffers
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "weights_bytes": self.weights,
+            "kv_cache_bytes": self.kv_cache,
+            "buffers_bytes": self.buffers,
+            "total_bytes": self.total,
+            "context": self.context,
+            "target_context_tokens": self.target_context,
+        }
+
+
+def kv_bytes_per_token(header: GgufHeader, number_bytes: float = F16_BYTES) -> int | None:
+    """Bytes of keys and values that one token takes in all layers; None if the header does not say.
+
+    Key-value heads may differ between layers. Layers with a sliding window count in full: they are kept in full, so
+    that tokens can be taken back.
+    """
+    name = header.architecture
+    layers, width = header.integer(f"{name}.block_count"), header.integer(f"{name}.embedding_length")
+    heads = _by_layer(header, f"{name}.attention.head_count", layers)
+    kv_heads = _by_layer(header, f"{name}.attention.head_count_kv", layers) or heads
+    if layers is None or width is None or not heads or not kv_heads:
+        return None
+    share = width // max(max(heads), 1)
+    key = header.integer(f"{name}.attention.key_length") or share
+    value = header.integer(f"{name}.attention.value_length") or share
+    return round(sum(kv_heads) * (key + value) * number_bytes)
+
+
+def kv_bytes_of(model: Model, header: GgufHeader) -> float | None:
+    """Bytes of KV cache a token of a loaded model: what it took, or else what its header comes to."""
+    parts = _parts(model)
+    taken, length = parts.get("kv_cache", 0), model.context_length
+    return taken / length if taken and length else kv_bytes_per_token(header)
+
+
+def memory_bill(draft_model: Model | None, target_token_bytes: float | None) -> MemoryBill:
+    """The bill of a loaded drafter; `draft_model` is None for one that needs no model.
+
+    target_token_bytes: what one token of context takes in the target, for one sequence
+    """
+    if draft_model is None:
+        return MemoryBill(target_context=0)
+    parts = _parts(draft_model) or {"weights": draft_model.memory()}
+    weights, cache, buffers = (parts.get(name, 0) for name in ("weights", "kv_cache", "buffers"))
+    held = round((weights + cache) / target_token_bytes) if target_token_bytes else None
+    return MemoryBill(weights, cache, buffers, draft_model.context_length, held)
+
+
+def _parts(model: Model) -> dict[str, int]:
+    """Both runtimes tell the parts; a model of somebody else's tells the sum only."""
+    model.memory()  # buffers may have grown
+    return dict(getattr(model, "memory_parts", {}))
+
+
+def _by_layer(header: GgufHeader, key: str, layers: int | None) -> list[int]:
+    """One number for each layer, of a list or of one number for all; empty if there is none."""
+    value = header.metadata.get(key)
+    if isinstance(value, bool) or value is None or layers is None:
+        return []
+    if isinstance(value, int):
+        return [value] * layers
+    return [int(one) for one in value] if hasattr(value, "dtype") and len(value) == layers else []
