@@ -55,9 +55,9 @@ def parse_configuration(spec: str) -> Configuration:
     if not draft:
         raise UsageError(f"A configuration must be {FORM}; {spec!r} names no drafter.")
     if draft in ("off", "none"):
-        if set(options) - {"name"}:
-            raise UsageError(f"The configuration {spec!r} drafts nothing, so only a name can follow; write off.")
-        return Configuration(options.get("name", PLAIN))
+        if options:
+            raise UsageError(f"The configuration {spec!r} drafts nothing, so nothing can follow; write off.")
+        return OFF
     length = _length(options["n"]) if "n" in options else None
     speculation = _speculation(options.get("speculation", "auto" if length is None else "on"))
     return Configuration(options.get("name", spec.strip()), draft, speculation, length)
@@ -65,9 +65,7 @@ def parse_configuration(spec: str) -> Configuration:
 
 def parse_configurations(specs: Iterable[str]) -> list[Configuration]:
     """All of them, plain decoding first whether or not it is named. Raises UsageError for a name that comes twice."""
-    parsed = [parse_configuration(spec) for spec in specs]
-    plain = next((one for one in parsed if one.is_plain), OFF)
-    configurations = [plain, *(one for one in parsed if one != plain)]
+    configurations = [OFF, *(one for one in map(parse_configuration, specs) if not one.is_plain)]
     names = [one.name for one in configurations]
     for name in names:
         if names.count(name) > 1:
@@ -82,7 +80,7 @@ def _split(spec: str) -> tuple[str, dict[str, str]]:
     for part in parts:
         key, _, value = part.strip().partition("=")
         if key not in KEYS:
-            nearest = difflib.get_close_matches(key, KEYS, 1, 0.4)
+            nearest = difflib.get_close_matches(key, KEYS, 1, 0.5)
             hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(KEYS)}."
             raise UsageError(f"The configuration {spec!r} has an unknown option {key}; {hint}")
         if not value.strip():

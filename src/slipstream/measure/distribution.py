@@ -6,18 +6,20 @@ mistake can be in how one token depends on the other; noise that is used twice l
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Drafter, Emission, Growth, Logits, Rows, StopRule
 from slipstream.core.sampling import Sampler
-from slipstream.core.tree import ROOT, Draft
+from slipstream.core.tree import Draft
 from slipstream.core.verify import Verdict
 from slipstream.measure.chisquare import detectable, tail
-from slipstream.measure.law import distribution, is_borderline
+from slipstream.measure.law import Floats, distribution, is_borderline
 
 Tokens = tuple[int, ...]
 Verify = Callable[[Draft, Rows, Sampler, StopRule, int], Verdict]
@@ -25,12 +27,15 @@ Verify = Callable[[Draft, Rows, Sampler, StopRule, int], Verdict]
 Propose = Callable[[Sampler, Tokens, int], Draft]
 """A draft below the context and these tokens, of at most so many nodes."""
 
-PAIR = 2
+Cell = tuple[int, float]
+"""How often something was counted, and expected."""
+
+PAIR, SIBLINGS = 2, 3
+FLATTENED = "flattened"
 SMALLEST = 5.0
 """Cells that are expected less often than this are counted together (Cochran's rule)."""
-LEVEL = 1e-3
-"""How often a whole test, all its rows together, may blame a law that is right."""
-GUESS, SAME_ROW = "a flattened copy", "a flattened copy, one row twice"
+_ids = count(-1, -1)
+"""No sequence of an engine has a negative id."""
 
 
 class Table:
@@ -67,10 +72,10 @@ class TableRows:
     def logits(self, row: int) -> Logits:
         return self._table.after((*self._tokens, *self._draft.path_tokens(row - 1)))
 
-    def top(self, row: int, count: int) -> object:
+    def top(self, row: int, count: int) -> tuple[NDArray[np.int64], Logits]:
         raise AssertionError("the walk reads whole rows")
 
-    def hidden(self, row: int, layer: int) -> object:
+    def hidden(self, row: int, layer: int) -> NDArray[np.float32]:
         raise AssertionError("a table has no hidden states")
 
 
@@ -89,52 +94,151 @@ class Countdown:
 class LawTest:
     """What became of one test.
 
-    row:        which row, for people
-    drafter:    who drafted
     accepted:   draft tokens among those drawn; without any, nothing but plain sampling was tested
-    cells:      that pairs were counted in; 1 where only one pair is possible
     impossible: draws of tokens that have no probability, each of them proof enough
-    detectable: the total variation that a test of these draws sees nine times of ten
+    cells:      that pairs were counted in; 1 where only one pair is possible
+    p:          how often chance alone gives as large a statistic
     """
 
-    row: str
-    drafter: str
     draws: int
     accepted: int
-    cells: int
     impossible: int
+    cells: int
     statistic: float
     p: float
-    detectable: float
 
     def fails(self, level: float) -> bool:
         return self.impossible > 0 or self.p < level
 
+    def detectable(self, level: float) -> float:
+        """The total variation from the right law that such a test sees at least nine times of ten."""
+        return detectable(self.draws, self.cells - 1, level) if self.cells > 1 else 0.0
 
-def test_law(
-    table: Table, params: SamplingParams, propose: Propose, verify: Verify, draws: int, *, row: str, drafter: str,
-    level: float,
-) -> Iterator[LawTest | None]:  # fmt: skip
-    """Draw `draws` pairs and compare; yields None now and then while it draws, so that a caller can stop, then the test.
+
+def try_law(
+    table: Table,
+    params: SamplingParams,
+    propose: Propose,
+    verify: Verify,
+    draws: int,
+    pulse: Callable[[], None] = lambda: None,
+) -> "LawTest":
+    """Draw `draws` pairs and compare.
 
     params: its seed is the first of `draws` seeds
-    level:  that `detectable` is for
+    pulse:  called after each draw; what it raises ends the test
     """
     assert params.seed is not None
     counts: Counter[Tokens] = Counter()
     accepted = 0
     for number in range(draws):
-        sampler = Sampler(replace(params, seed=(params.seed + number) % 2**64), len(table.after(())), table.context)
+        seeded = replace(params, seed=(params.seed + number) % 2**64)
+        sampler = Sampler(seeded, len(table.after(())), table.context)
         pair, right = _draw(table, sampler, propose, verify)
         counts[pair] += 1
         accepted += right
-        if number % 100 == 99:
-            yield None
-    expected = _expected(table, params, counts, draws)
-    impossible = sum(times for pair, times in counts.items() if _cell(pair, expected) is None)
-    cells = _pooled([(counted, wanted) for counted, wanted in _cells(counts, expected, draws) if wanted > 0])
+        pulse()
+    cells, impossible = _cells(table, params, counts)
+    return LawTest(draws, accepted, impossible, *_chi_square(_pooled(cells)))
+
+
+def _draw(table: Table, sampler: Sampler, propose: Propose, verify: Verify) -> tuple[Tokens, int]:
+    """Two tokens, and how many of them had been drafted."""
+    out: Tokens = ()
+    accepted, stop = 0, Countdown()
+    while len(out) < PAIR:
+        position = len(table.context) + len(out)
+        draft = propose(sampler, out, position)
+        verdict = verify(draft, TableRows(table, out, draft), sampler, stop, position)
+        accepted += verdict.accepted
+        out = (*out, *verdict.tokens)
+    return out[:PAIR], accepted
+
+
+def _cells(table: Table, params: SamplingParams, counts: Counter[Tokens]) -> tuple[list[Cell], int]:
+    """Counted and expected, for pairs that are expected often enough and for what is left; and impossible draws."""
+    draws, context = counts.total(), table.context
+    first = distribution(table.after(()), params, context)
+    cells, impossible, followed = [], 0, 0.0
+    for one in {int(token) for token in np.flatnonzero(first * draws >= SMALLEST)} | {pair[0] for pair in counts}:
+        after, seen = table.after((one,)), (*context, one)
+        following = Counter({pair[1]: times for pair, times in counts.items() if pair[0] == one})
+        if first[one] == 0:
+            impossible += following.total()
+        elif not is_borderline(after, params, seen):
+            second = distribution(after, params, seen)
+            impossible += sum(times for token, times in following.items() if second[token] == 0)
+            cells += _branch(following, second * first[one] * draws)
+            followed += first[one]
+    left = draws - sum(counted for counted, _ in cells)
+    return [*cells, (left, (1 - followed) * draws)], impossible
+
+
+def _branch(following: Counter[int], wanted: Floats) -> list[Cell]:
+    """The cells of all pairs with one first token: its frequent second tokens, and the rest together."""
+    frequent = np.flatnonzero(wanted >= SMALLEST)
+    cells = [(following[int(token)], float(wanted[token])) for token in frequent]
+    rest = following.total() - sum(counted for counted, _ in cells)
+    return [*cells, (rest, float(wanted.sum() - wanted[frequent].sum()))]
+
+
+def _pooled(cells: list[Cell]) -> list[Cell]:
+    """The same with all that are expected seldom in one, and that one with the next if it still is."""
+    ordered = sorted(cells, key=lambda cell: cell[1])
+    counted, wanted = 0, 0.0
+    while ordered and (ordered[0][1] < SMALLEST or 0 < wanted < SMALLEST):
+        more, expected = ordered.pop(0)
+        counted, wanted = counted + more, wanted + expected
+    return [*ordered, (counted, wanted)] if wanted > 1e-6 else ordered
+
+
+def _chi_square(cells: list[Cell]) -> tuple[int, float, float]:
+    """Number of cells, the statistic, and how often chance alone gives as much."""
     statistic = sum((counted - wanted) ** 2 / wanted for counted, wanted in cells)
-    freedom = len(cells) - 1
-    p = tail(statistic, freedom) if freedom else 1.0
-    seen = detectable(draws, freedom, level) if freedom else 0.0
-    yield LawTest(row, drafter, draws, accepted, len(cells), impossible, statistic, 0.0 if impossible else p, seen)
+    return len(cells), statistic, tail(statistic, len(cells) - 1) if len(cells) > 1 else 1.0
+
+
+def flattened(table: Table) -> Propose:
+    """A drafter that knows the target, but not well: its rows with the differences made smaller, and the same noise."""
+
+    def propose(sampler: Sampler, tokens: Tokens, position: int) -> Draft:
+        draft, chain = Draft(), tokens
+        for level in range(PAIR - len(tokens)):
+            row = table.after(chain) * np.float32(0.6)
+            guess = sampler.propose(row, position + level, chain[len(tokens) :], SIBLINGS)
+            parent = draft.tip
+            chain = (*chain, draft.tokens[draft.append(guess.tokens[0], source=FLATTENED)])
+            for token in guess.tokens[1:]:
+                draft.add(token, parent, source=FLATTENED)
+        return draft
+
+    return propose
+
+
+class View:
+    """What a drafter may see of a sequence that is only imagined."""
+
+    def __init__(self, tokens: Tokens, sampler: Sampler) -> None:
+        self.id = next(_ids)
+        self.tokens = tokens
+        self.sampler = sampler
+        self.draft_limit = PAIR * SIBLINGS
+
+
+def drafted_by(drafter: Drafter, context: Tokens) -> Propose:
+    """What a real drafter proposes after the context, siblings included."""
+
+    def propose(sampler: Sampler, tokens: Tokens, position: int) -> Draft:
+        view, draft = View((*context, *tokens), sampler), Draft()
+        drafter.begin(view, 0)
+        try:
+            for _ in range(PAIR - len(tokens)):
+                size = len(draft)
+                drafter.extend([Growth(view, draft, view.draft_limit - size, SIBLINGS)])
+                if len(draft) == size:
+                    break
+        finally:
+            drafter.end(view)
+        return draft
+
+    return propose
