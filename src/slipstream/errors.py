@@ -7,6 +7,7 @@
     │   └── UnsupportedModelError   a good file that this runtime cannot run
     ├── DownloadError               network, disk or checksum, while fetching
     ├── StorageError                disk full, no permission, while writing
+    ├── ProfileError                a saved profile that cannot be read
     ├── VocabularyMismatchError     target and draft model do not share a vocabulary
     ├── ContextLimitError           prompt does not fit the context
     ├── ChatTemplateError           the model's template cannot be used
@@ -47,6 +48,10 @@ class DownloadError(SlipstreamError):
 
 class StorageError(SlipstreamError):
     """The disk is full or the place may not be written to."""
+
+
+class ProfileError(SlipstreamError):
+    """A profile of `slipstream advise --save` that cannot be read; the message names the file."""
 
 
 class VocabularyMismatchError(SlipstreamError):

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from slipstream.core.protocols import Model
 from slipstream.models import GgufHeader
 
@@ -89,4 +91,4 @@ def _by_layer(header: GgufHeader, key: str, layers: int | None) -> list[int]:
         return []
     if isinstance(value, int):
         return [value] * layers
-    return [int(one) for one in value] if hasattr(value, "dtype") and len(value) == layers else []
+    return [int(one) for one in value] if isinstance(value, np.ndarray) and len(value) == layers else []

@@ -67,9 +67,11 @@ class Trace:
         return np.asarray(outcomes, np.bool_)
 
     def _following(self, outcome: bool) -> float:
-        """P(right) after a place with this outcome, of the places that are known; one of each kind is assumed seen."""
+        """P(right) after a place with this outcome, of the places that are known; a few are taken to be like all."""
+        known = [right for right in self.right if right is not None]
+        share = (1 + sum(known)) / (2 + len(known))
         seen = [later for earlier, later in pairwise(self.right) if earlier is outcome and later is not None]
-        return (1 + sum(seen)) / (2 + len(seen))
+        return (2 * share + sum(seen)) / (2 + len(seen))
 
 
 def trace_of(rounds: Sequence[Round]) -> Trace:

@@ -114,5 +114,5 @@ def _gaining(one: Measured) -> tuple[str, ...]:
 
 
 def _listed(words: Sequence[str]) -> str:
-    """ "a", "a and b", "a, b and c"."""
+    """The words with commas, and with "and" before the last."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))

@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slipstream.measure.memory_bill import MemoryBill, kv_bytes_of, kv_bytes_per_token, memory_bill
+from slipstream.models import GgufHeader, read_model_header
+from slipstream.runtime.native import load_native
+from tests.fakes import FakeModel
+from tests.tiny_models import GROUPED, Shape, tiny_llama
+
+
+def header(**metadata: object) -> GgufHeader:
+    values = {"general.architecture": "llama", "llama.block_count": 4, "llama.embedding_length": 64}
+    values |= {f"llama.attention.{key}": value for key, value in metadata.items()}
+    return GgufHeader(Path("model.gguf"), 3, values, (), 0, 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({"head_count": 8, "head_count_kv": 2}, 4 * 2 * 16 * 2),
+        ({"head_count": 8}, 4 * 8 * 16 * 2),
+        ({"head_count": 8, "head_count_kv": 2, "key_length": 32, "value_length": 16}, 4 * 2 * 48 * 2),
+        ({"head_count": 8, "head_count_kv": np.array([1, 2, 0, 1])}, 4 * 16 * 2),
+        ({"head_count": 8, "head_count_kv": np.array([1, 2])}, 4 * 8 * 16 * 2),
+        ({}, None),
+    ],
+)
+def test_bytes_of_a_token_follow_from_the_header(metadata: dict[str, object], expected: int | None) -> None:
+    assert kv_bytes_per_token(header(**metadata)) == expected
+
+
+@pytest.mark.parametrize("shape", [Shape(), GROUPED])
+def test_the_header_s_bytes_are_what_a_runtime_takes(tmp_path: Path, shape: Shape) -> None:
+    path = tiny_llama(tmp_path / "model.gguf", shape=shape)
+    head = read_model_header(path)
+    model = load_native(path, context_length=512)
+    try:
+        expected = kv_bytes_per_token(head)
+        assert expected is not None
+        assert kv_bytes_of(model, head) == pytest.approx(expected, rel=0.1)
+        bill = memory_bill(model, expected)
+        assert bill.total == model.memory()
+        assert bill.context == 512
+        assert bill.target_context == round((bill.weights + bill.kv_cache) / expected)
+    finally:
+        model.close()
+
+
+def test_a_model_that_tells_no_parts_is_all_weights() -> None:
+    assert memory_bill(FakeModel(context_length=99), 0.5) == MemoryBill(weights=1, context=99, target_context=2)
+    assert memory_bill(FakeModel(), None).target_context is None
+
+
+def test_no_model_costs_nothing() -> None:
+    bill = memory_bill(None, 100)
+    assert bill.total == 0
+    assert bill.as_dict()["target_context_tokens"] == 0
