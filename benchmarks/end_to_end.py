@@ -41,7 +41,6 @@ from benchmarks.records import (
 )
 from benchmarks.rig import SMALL, rig_file
 from slipstream import Engine, ModelOptions
-from slipstream.draft import NoDrafter
 from slipstream.errors import SlipstreamError
 from slipstream.policy import FixedLength
 from slipstream.runtime.threads import default_threads
@@ -94,10 +93,10 @@ class Ours:
 
     def __init__(self, options: ModelOptions) -> None:
         self.engine = Engine.load(rig_file(TARGET_FILE), draft=rig_file(SMALL), options=options)
-        self._drafter = self.engine.drafter
+        self._drafters = self.engine.drafters
 
     def choose(self, setting: Setting) -> None:
-        self.engine.drafter = self._drafter if setting.draft_tokens else NoDrafter()
+        self.engine.drafters = self._drafters if setting.draft_tokens else []
         self.engine.policy = FixedLength(setting.draft_tokens)
 
     def answer(self, question: Question) -> Record:
@@ -122,7 +121,7 @@ class Ours:
         }
 
     def close(self) -> None:
-        self.engine.drafter = self._drafter
+        self.engine.drafters = self._drafters
         self.engine.close()
 
 

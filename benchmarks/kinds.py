@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from slipstream import Completion, Engine, ModelOptions
 from slipstream.core.protocols import Drafter
-from slipstream.draft import ModelDrafter, NoDrafter, SuffixDrafter
+from slipstream.draft import ModelDrafter, SuffixDrafter
 from slipstream.models import read_header, resolve
 from slipstream.runtime import LoadOptions, choose, load, requantize
 
@@ -48,13 +48,15 @@ def tensor_types(path: Path) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.most_common())
 
 
-def answer(engine: Engine, drafter: Drafter, prompt: str, tokens: int) -> Completion:
+def answer(engine: Engine, drafters: list[Drafter], prompt: str, tokens: int) -> Completion:
     """One answer with the file's own sampling and a fixed seed."""
-    engine.drafter = drafter
+    engine.drafters = drafters
     return engine.generate([{"role": "user", "content": prompt}], seed=7, max_tokens=tokens, logprobs=False)
 
 
-def run_prompt(engine: Engine, drafters: dict[str, Drafter], prompt: str, tokens: int, repeats: int) -> dict[str, Run]:
+def run_prompt(
+    engine: Engine, drafters: dict[str, list[Drafter]], prompt: str, tokens: int, repeats: int
+) -> dict[str, Run]:
     """All drafters in turn on one prompt; empty if the answer loops."""
     answers: dict[str, list[Completion]] = {name: [] for name in drafters}
     for _ in range(repeats):
@@ -111,13 +113,15 @@ def main() -> None:
         else:
             copy = requantize(path, Path(directory) / "draft.gguf", arguments.draft_type)
         options = ModelOptions(context_length=1024, runtime=arguments.runtime)
-        with Engine.load(path, num_draft_tokens=arguments.num_draft_tokens, options=options) as engine:
+        with Engine.load(
+            path, speculation="on", num_draft_tokens=arguments.num_draft_tokens, options=options
+        ) as engine:
             draft_options = LoadOptions(arguments.runtime, context_length=1024)
             loaded = load(copy, choose(read_header(copy), draft_options), draft_options)
             print(f"target: {path.name}, {tensor_types(path)}, {engine.target.runtime}")
             print(f"draft model: {tensor_types(copy)}, {loaded.runtime}")
             draft_model = ModelDrafter(loaded)
-            drafters: dict[str, Drafter] = {"off": NoDrafter(), "suffix": SuffixDrafter(), "draft model": draft_model}
+            drafters: dict[str, list[Drafter]] = {"off": [], "suffix": [SuffixDrafter()], "draft model": [draft_model]}
             results: dict[str, list[dict[str, Run]]] = {}
             for prompt in prompts:
                 runs = run_prompt(engine, drafters, prompt["prompt"], arguments.tokens, arguments.repeats)

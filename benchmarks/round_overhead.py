@@ -170,7 +170,7 @@ def _measure_stream(stream: Stream, engine: Engine, library: Library, rounds: di
             continue  # another token of the same round
         now = statistics.seconds | {
             "target": library.seconds(engine.target),
-            "draft model": library.seconds(engine.draft_model),
+            "draft model": library.seconds(engine.draft_models[0]),
         }
         # the first round also reads the prompt into the draft model, the last ones draft less
         if before and statistics.drafted - drafted == full:
@@ -206,7 +206,7 @@ def run(target: Any, draft_model: Any, num_draft_tokens: int, wanted: int, libra
             if label != "recording":
                 show(label, rounds)
             engine._pool.close()
-            engine.drafter._pool.close()  # type: ignore[attr-defined]
+            engine.drafters[0]._pool.close()  # type: ignore[attr-defined]
 
 
 def main() -> None:

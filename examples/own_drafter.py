@@ -22,14 +22,16 @@ class LastFollower(BaseDrafter):
     """Guesses that a token is followed by what followed it the last time."""
 
     name = "last follower"
+    free = True  # it looks at committed tokens alone and takes no time worth counting
 
     def extend(self, frontier: Sequence[Growth]) -> None:
         """Add up to `limit` tokens to the end of each draft, which may have some already."""
-        for sequence, draft, limit in frontier:
+        for growth in frontier:
+            sequence, draft = growth.sequence, growth.draft
             follower = dict(pairwise(sequence.tokens))
-            token = (draft.tokens or sequence.tokens)[-1]
-            while token in follower and limit > 0:
-                token, limit = follower[token], limit - 1
+            token, end = (draft.tokens or sequence.tokens)[-1], len(draft) + growth.limit
+            while token in follower and len(draft) < end:
+                token = follower[token]
                 draft.append(token, source=self.name)
 
 

@@ -10,6 +10,8 @@ from slipstream.cli import helppage
 from slipstream.cli.settings import Settings
 from slipstream.core.params import SamplingParams
 from slipstream.engine import DEFAULT_NUM_DRAFT_TOKENS
+from slipstream.policy import DEFAULT_MAX_SLOWDOWN
+from slipstream.policy.adaptive import DEFAULT_MOST_DRAFTED
 from tests import fake_native
 from tests.cli.conftest import Cli
 
@@ -32,10 +34,19 @@ def test_the_defaults_on_the_page_are_the_defaults() -> None:
         ("--temperature", defaults.temperature),
         ("--top-p", defaults.top_p),
         ("--min-p", defaults.min_p),
-        ("--num-draft-tokens", DEFAULT_NUM_DRAFT_TOKENS),
+        ("--max-slowdown", DEFAULT_MAX_SLOWDOWN),
     ):
-        [row] = [line for line in page.splitlines() if option in line and line.startswith("| `")]
-        assert row.endswith(f"{value}. |")
+        for row in rows(page, option):
+            assert row.endswith(f"{value}. |")
+    for row in rows(page, "--num-draft-tokens"):
+        assert f"auto (default {DEFAULT_MOST_DRAFTED})" in row
+        assert f"for on (default {DEFAULT_NUM_DRAFT_TOKENS})" in row
+
+
+def rows(page: str, option: str) -> list[str]:
+    found = [line for line in page.splitlines() if line.startswith(f"| `{option}")]
+    assert found
+    return found
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "-h"], ["chat", "--help"], ["pull", "-h"], ["models", "-h"]])

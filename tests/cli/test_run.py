@@ -76,7 +76,7 @@ def test_json_is_one_object_with_everything(cli: Cli, fake: FakeModel) -> None:
     assert (result.code, result.err) == (0, "")
     value = json.loads(result.out)
     assert list(value) == [
-        "text", "tokens", "finish_reason", "seed", "timings", "speculation", "model", "draft_model",
+        "text", "tokens", "finish_reason", "seed", "timings", "speculation", "model", "draft_models",
     ]  # fmt: skip
     assert value["text"] == plain.out.rstrip("\n")
     assert value["finish_reason"] in ("stop", "length")
@@ -88,19 +88,20 @@ def test_json_is_one_object_with_everything(cli: Cli, fake: FakeModel) -> None:
     assert value["timings"]["predicted_n"] == len(value["tokens"])
     assert set(value["speculation"]) == {
         "enabled", "drafter", "rounds", "mean_accepted_length", "acceptance_rate", "accepted_per_position", "time_ms",
+        "policy",
     }  # fmt: skip
     assert value["speculation"]["enabled"] is True
     assert value["speculation"]["drafter"] == "suffix"
     assert set(value["speculation"]["time_ms"]) == {"draft", "verify", "sample", "other"}
     assert value["model"] == {"name": "fake.gguf", "runtime": "fake", "memory_bytes": 1}
-    assert value["draft_model"] is None
+    assert value["draft_models"] == []
 
 
 def test_json_names_the_draft_model(cli: Cli, tiny: Path) -> None:
     result = cli("run", "-m", tiny, "-d", f"suffix+{tiny}", "hi", "--max-tokens", "4", "--json")
     value = json.loads(result.out)
-    assert value["draft_model"]["name"] == "tiny.gguf"
-    assert value["draft_model"]["memory_bytes"] > 100_000
+    assert value["draft_models"][0]["name"] == "tiny.gguf"
+    assert value["draft_models"][0]["memory_bytes"] > 100_000
     assert value["speculation"]["drafter"] == "suffix+model"
 
 
@@ -124,7 +125,7 @@ def test_target_and_draft_model_may_have_different_runtimes(
     runtimes = ("--runtime", "llamacpp", "--draft-runtime", "native")
     result = cli("run", "-m", tiny, "-d", tiny, "hi", "--max-tokens", "4", "--json", "--threads", "1", *runtimes)
     value = json.loads(result.out)
-    assert (value["model"]["runtime"], value["draft_model"]["runtime"]) == ("llamacpp", "native")
+    assert (value["model"]["runtime"], value["draft_models"][0]["runtime"]) == ("llamacpp", "native")
 
 
 def test_a_stop_string_is_left_out(cli: Cli, fake: FakeModel) -> None:

@@ -8,7 +8,7 @@ def test_figures_are_those_of_the_vocabulary() -> None:
     statistics = Statistics()
     for tested, accepted in [(4, 4), (3, 2), (1, 0), (0, 0)]:
         seconds = dict.fromkeys(PHASES, 0.5)
-        statistics.add(RoundRecord(4 if tested else 0, tested, accepted, accepted + 1, "a", seconds))
+        statistics.add(RoundRecord(9, 1, 4 if tested else 0, tested, accepted, accepted + 1, "a", seconds))
     assert statistics.acceptance_rate == 6 / 8
     assert statistics.mean_accepted_length == 10 / 4
     assert statistics.accepted_per_position == pytest.approx([2 / 3, 1.0, 1 / 2, 1.0])

@@ -38,11 +38,22 @@ def test_estimates_multiply_along_paths(bush: Draft) -> None:
     assert bush.expected_accepted() == pytest.approx(1.7)
 
 
-def test_a_cut_leaves_a_tree(bush: Draft) -> None:
-    bush.cut(2)
-    assert (bush.tokens, bush.parents, bush.sources, bush.buckets) == ([5, 6], [ROOT, 0], ["a", "a"], [0, 0])
-    bush.cut(0)
-    assert len(bush) == 0
+def test_a_subset_is_a_tree_of_its_own(bush: Draft) -> None:
+    part = bush.subset([0, 1, 3, 4])
+    assert (part.tokens, part.parents) == ([5, 6, 8, 9], [ROOT, 0, 1, ROOT])
+    assert (part.sources, part.buckets, part.estimates) == (["a", "a", "b", "b"], [0, 0, 3, 0], [0.8, 0.5, 0.5, 0.1])
+    assert len(bush.subset([])) == 0
+    assert len(bush) == 5
+
+
+def test_siblings_stand_beside_the_main_chain() -> None:
+    draft = Draft()
+    first = draft.append(1, source="a")
+    draft.add(2, ROOT, source="a")
+    second = draft.append(3, source="a")
+    assert draft.path_tokens(draft.tip) == [1, 3]
+    assert draft.parents == [ROOT, ROOT, first]
+    assert draft.subset([first, second]).tip == 1
 
 
 def test_siblings_carry_different_tokens_and_parents_come_first(bush: Draft) -> None:

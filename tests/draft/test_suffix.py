@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from slipstream.core.protocols import Growth
 from slipstream.core.tree import Draft
 from slipstream.draft.suffix import SuffixDrafter, SuffixIndex
-from tests.helpers import View, accept_first
+from tests.helpers import View
 
 
 def drafted(tokens: Sequence[int], limit: int = 8) -> list[int]:
@@ -60,23 +60,6 @@ def test_it_leaves_another_drafter_s_draft_alone() -> None:
     drafter.begin(view, 0)
     drafter.extend([Growth(view, draft, 4)])
     assert draft.tokens == [7]
-
-
-def test_estimates_follow_what_was_accepted() -> None:
-    drafter, view = SuffixDrafter(), View([1, 2, 3, 1, 2])
-    drafter.begin(view, 0)
-
-    def estimate() -> float:
-        draft = Draft()
-        drafter.extend([Growth(view, draft, 1)])
-        return draft.estimates[0]
-
-    before = estimate()
-    for _ in range(20):
-        draft = Draft()
-        drafter.extend([Growth(view, draft, 1)])
-        drafter.observe(view, draft, accept_first(draft, 0), None)  # type: ignore[arg-type]
-    assert estimate() < before / 2
 
 
 @given(st.lists(st.integers(0, 3), max_size=60))

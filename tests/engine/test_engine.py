@@ -13,7 +13,7 @@ from slipstream import Engine
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Capabilities, Drafter, Growth
 from slipstream.core.tree import ROOT
-from slipstream.draft import CombinedDrafter, ModelDrafter, NoDrafter, SuffixDrafter
+from slipstream.draft import ModelDrafter, SuffixDrafter
 from slipstream.draft.base import BaseDrafter
 from slipstream.errors import ChatTemplateError, ContextLimitError, RuntimeUnavailableError, UsageError
 from slipstream.models import ChatTemplate
@@ -35,7 +35,7 @@ class RandomTrees(BaseDrafter):
         self.random, self.size = random.Random(5), size
 
     def extend(self, frontier: object) -> None:
-        for _, draft, limit in frontier:  # type: ignore[attr-defined]
+        for _, draft, limit, _siblings in frontier:  # type: ignore[attr-defined]
             for _ in range(limit):
                 parent = self.random.randrange(ROOT, len(draft))
                 token = self.random.randrange(self.size)
@@ -47,13 +47,14 @@ def draft_model(vocabulary: ByteVocabulary, seed: int = 0) -> ModelDrafter:
     return ModelDrafter(FakeModel(vocabulary, seed=seed, order=1, sharpness=3.0, name="small"))
 
 
-DRAFTERS: dict[str, Callable[[ByteVocabulary], Drafter]] = {
-    "none": lambda vocabulary: NoDrafter(),
-    "suffix": lambda vocabulary: SuffixDrafter(),
-    "model": draft_model,
-    "same model": lambda vocabulary: ModelDrafter(FakeModel(vocabulary)),
-    "suffix+model": lambda vocabulary: CombinedDrafter(SuffixDrafter(), draft_model(vocabulary)),
-    "random trees": lambda vocabulary: RandomTrees(vocabulary.size),
+DRAFTERS: dict[str, Callable[[ByteVocabulary], list[Drafter]]] = {
+    "none": lambda vocabulary: [],
+    "suffix": lambda vocabulary: [SuffixDrafter()],
+    "model": lambda vocabulary: [draft_model(vocabulary)],
+    "same model": lambda vocabulary: [ModelDrafter(FakeModel(vocabulary))],
+    "suffix+model": lambda vocabulary: [SuffixDrafter(), draft_model(vocabulary)],
+    "two models": lambda vocabulary: [draft_model(vocabulary, 1), draft_model(vocabulary, 2)],
+    "random trees": lambda vocabulary: [RandomTrees(vocabulary.size)],
 }
 
 
@@ -160,7 +161,7 @@ def test_a_second_prompt_reuses_the_common_prefix() -> None:
 
 def test_a_model_without_rollback_decodes_plainly_and_says_so() -> None:
     engine = make_engine("model", rollback=False)
-    assert isinstance(engine.drafter, NoDrafter)
+    assert engine.drafters == []
     assert "cannot take tokens back" in engine.notices[0]
     prompt = [0, 1, 2] * 3
     plain = make_engine("none").generate(prompt, seed=2)
@@ -193,8 +194,9 @@ def test_two_hundred_generations_with_random_endings_leak_nothing(drafter: str) 
         else:
             del stream  # a caller who just walks away
     assert engine.generate([0, 1, 2, 3] * 4, seed=5, max_tokens=20).tokens == expected
-    assert not getattr(engine.drafter, "_slots", None)
-    assert not getattr(engine.drafter, "_indices", None)
+    for one in engine.drafters:
+        assert not getattr(one, "_slots", None)
+        assert not getattr(one, "_indices", None)
     engine.close()
     assert engine.target.open_sessions == 0  # type: ignore[attr-defined]
 
@@ -215,12 +217,12 @@ class Failing(BaseDrafter):
 def test_an_interrupt_in_the_middle_of_a_round_leaves_the_caches_clean(after: int) -> None:
     engine = make_engine("none", max_sessions=1, endless=True)
     expected = engine.generate([0, 1, 2], seed=1, max_tokens=12).tokens
-    engine.drafter = Failing(KeyboardInterrupt(), after)
+    engine.drafters = [Failing(KeyboardInterrupt(), after)]
     stream = engine.stream([0, 1, 2], seed=1, max_tokens=12)
     with pytest.raises(KeyboardInterrupt):
         list(stream)
     assert stream.completion.tokens == expected[: after - 1]
-    engine.drafter = NoDrafter()
+    engine.drafters = []
     assert engine.generate([0, 1, 2], seed=1, max_tokens=12).tokens == expected
 
 
@@ -360,7 +362,7 @@ class Rogue(BaseDrafter):
         self.tokens, self.branch = tokens, branch
 
     def extend(self, frontier: object) -> None:
-        for _, draft, _limit in frontier:  # type: ignore[attr-defined]
+        for _, draft, _limit, _siblings in frontier:  # type: ignore[attr-defined]
             for token in () if self.branch and len(draft) else self.tokens:
                 draft.add(token, ROOT if self.branch else len(draft) - 1, source=self.name)
 

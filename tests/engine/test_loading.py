@@ -32,8 +32,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def runtimes(engine: Engine) -> tuple[str, str]:
-    assert engine.draft_model is not None
-    return engine.target.runtime, engine.draft_model.runtime
+    [model] = engine.draft_models
+    return engine.target.runtime, model.runtime
 
 
 def test_a_draft_model_follows_what_its_own_file_allows(native: FakeNative, large: Path, small: Path) -> None:

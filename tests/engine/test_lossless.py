@@ -22,7 +22,7 @@ from slipstream.core.protocols import Drafter, Growth, Model, Rows, Segment, Sto
 from slipstream.core.sampling import Sampler
 from slipstream.core.tree import ROOT, Draft
 from slipstream.core.verify import Commit, Verdict, walk
-from slipstream.draft import CombinedDrafter, ModelDrafter, NoDrafter, SuffixDrafter
+from slipstream.draft import ModelDrafter, SuffixDrafter
 from slipstream.draft.base import BaseDrafter
 from slipstream.models import ChatTemplate, read_model_header
 from slipstream.policy import FixedLength
@@ -97,23 +97,26 @@ def target(request: pytest.FixtureRequest, smollm2: Path) -> Iterator[Model]:
 
 
 @pytest.fixture(scope="module")
-def drafters(target: Model, smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Drafter]]:
+def drafters(
+    target: Model, smollm2: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, list[Drafter]]]:
     """Every drafter that the target can check; the draft model is a requantised copy of it.
 
     Beside a native target one draft model is native, too, and one is not.
     """
     copy = requantize(smollm2, tmp_path_factory.mktemp("draft") / "copy.gguf", "Q4_0")
     runtimes: list[RuntimeName] = ["native", "llamacpp"] if target.runtime == "native" else ["llamacpp", "llamacpp"]
-    drafters: dict[str, Drafter] = {
-        "suffix": SuffixDrafter(),
-        "model": ModelDrafter(load_with(runtimes[0], copy)),
-        "suffix+model": CombinedDrafter(SuffixDrafter(), ModelDrafter(load_with(runtimes[1], copy))),
+    drafters: dict[str, list[Drafter]] = {
+        "suffix": [SuffixDrafter()],
+        "model": [ModelDrafter(load_with(runtimes[0], copy))],
+        "suffix+model": [SuffixDrafter(), ModelDrafter(load_with(runtimes[1], copy))],
     }
     if target.capabilities.trees:
-        drafters["bushy"] = Bushy(ModelDrafter(load_with(runtimes[0], copy)))
+        drafters["bushy"] = [Bushy(ModelDrafter(load_with(runtimes[0], copy)))]
     yield drafters
-    for drafter in drafters.values():
-        drafter.close()
+    for several in drafters.values():
+        for drafter in several:
+            drafter.close()
 
 
 @pytest.fixture(scope="module")
@@ -125,17 +128,17 @@ def engine(target: Model, smollm2: Path) -> Engine:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_same_ids_with_speculation_on_and_off(
-    engine: Engine, drafters: dict[str, Drafter], setting: str, capsys: pytest.CaptureFixture[str]
+    engine: Engine, drafters: dict[str, list[Drafter]], setting: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Over all prompts and drafters; only rows that are not bit-exact excuse a parting, and only at a near-tie."""
     assert len(PROMPTS) >= 20
     options, partings, accepted = SETTINGS[setting], [], dict.fromkeys(drafters, 0)
     for prompt in PROMPTS:
         messages = [{"role": "user", "content": prompt["prompt"]}]
-        engine.drafter = NoDrafter()
+        engine.drafters = []
         plain = engine.generate(messages, max_tokens=TOKENS, **options)  # type: ignore[arg-type]
-        for name, drafter in drafters.items():
-            engine.drafter = drafter
+        for name, several in drafters.items():
+            engine.drafters = several
             fast = engine.generate(messages, max_tokens=TOKENS, **options)  # type: ignore[arg-type]
             accepted[name] += fast.timings.draft_n_accepted
             if fast.tokens != plain.tokens:
@@ -165,7 +168,7 @@ def parting_gap(engine: Engine, plain: Completion, fast: Completion, options: di
 
 def test_a_wrong_token_is_no_near_tie(engine: Engine) -> None:
     """The measure that excuses near-ties must not excuse a mistake."""
-    engine.drafter = NoDrafter()
+    engine.drafters = []
     plain = engine.generate("The capital of France is", max_tokens=4, temperature=0)
     wrong = Completion(plain.prompt_tokens, tokens=[plain.tokens[0], (plain.tokens[1] + 1) % 49152])
     assert parting_gap(engine, plain, wrong, {"temperature": 0, "seed": 7}) > ALLOWED_GAP

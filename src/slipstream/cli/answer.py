@@ -8,7 +8,7 @@ from slipstream.cli.loading import Loading
 from slipstream.cli.settings import Settings
 from slipstream.cli.terminal import DIM, GREEN, Output
 from slipstream.core.protocols import Vocabulary
-from slipstream.engine import DEFAULT_NUM_DRAFT_TOKENS, Completion, Conversation, Engine, Stream, Token
+from slipstream.engine import Completion, Conversation, Engine, Stream, Token
 from slipstream.errors import UsageError
 
 # Longer than any tag; models with longer tags than this are not known.
@@ -19,12 +19,9 @@ def load(settings: Settings) -> Engine:
     """The engine that the options ask for; says what it had to decide otherwise."""
     options = settings.model_options()
     settings.generation_options()  # impossible values are refused before anybody waits
-    drafter = settings.drafter
-    length = DEFAULT_NUM_DRAFT_TOKENS if settings.num_draft_tokens is None else settings.num_draft_tokens
+    drafter, speculation = settings.drafter, settings.speculation_options()
     with Loading(settings.model) as loading, interrupts.leaving():
-        engine = Engine.load(
-            settings.model, draft=drafter, num_draft_tokens=length, options=options, progress=loading.report
-        )
+        engine = Engine.load(settings.model, draft=drafter, options=options, progress=loading.report, **speculation)
     for notice in engine.notices:
         terminal.say(notice)
     if settings.show_accepted and not terminal.may_style(sys.stdout):
@@ -85,7 +82,9 @@ def show_turn(conversation: Conversation, stream: Stream, output: Output, settin
     show(stream, output, thinking, colour_accepted=settings.show_accepted is not False)
 
 
-def show_figures(completion: Completion) -> None:
-    """One line on stderr, broken between figures where a terminal is narrow."""
+def show_figures(completion: Completion, engine: Engine, *, explain: bool) -> None:
+    """One line on stderr, broken between figures where a terminal is narrow; below it what the policy says."""
     parts = figures.summary(completion)
     terminal.say(figures.fit(parts, terminal.width(sys.stderr)) if sys.stderr.isatty() else " · ".join(parts))
+    if explain:
+        terminal.say(str(engine.policy.describe()["explanation"]))

@@ -86,7 +86,7 @@ class Chat:
         if self.conversation.notice:
             terminal.say(self.conversation.notice)
         answer.show_turn(self.conversation, stream, self._output, self._settings)
-        answer.show_figures(stream.completion)
+        answer.show_figures(stream.completion, self.conversation.engine, explain=self._settings.explain)
 
     def _command(self, line: str) -> None:
         name, _, argument = line.partition(" ")
@@ -212,13 +212,14 @@ def describe(conversation: "Conversation") -> list[str]:
     used = len(last.prompt_tokens) + len(last.tokens)
     return [
         f"model      {_named(engine.target)}"
-        + (f", drafts by {_named(small)}" if (small := engine.draft_model) else ""),
+        + (f", drafts by {', '.join(map(_named, small))}" if (small := engine.draft_models) else ""),
         f"turns      {len(completions)}, {conversation.forgotten} of them no longer seen by the model",
         f"context    {used} of {engine.target.context_length} tokens",
         f"prompts    {read} tokens read, {cached} reused from the KV cache",
         f"answers    {generated} tokens, {generated / seconds if seconds else 0:.1f} tok/s",
         f"drafting   {last.drafter}, {generated / rounds if rounds else 0:.2f} tokens a round, "
         + (f"{accepted / tested:.0%} of {tested} tested tokens accepted" if tested else "nothing drafted"),
+        f"policy     {engine.policy.describe()['explanation']}",
         f"seed       {conversation.seed}",
     ]
 

@@ -53,9 +53,9 @@ def as_object(completion: Completion, engine: Engine) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "seed": completion.seed,
         "timings": completion.timings.as_dict(),
-        "speculation": completion.speculation(),
+        "speculation": {**completion.speculation(), "policy": engine.policy.describe()},
         "model": _model(engine.target),
-        "draft_model": None if engine.draft_model is None else _model(engine.draft_model),
+        "draft_models": [_model(model) for model in engine.draft_models],
     }
 
 

@@ -67,7 +67,7 @@ def _answer(engine: "Engine", text: str, settings: Settings, *, raw: bool, json:
         answer.show(stream, output, no_thinking, colour_accepted=settings.show_accepted is not False)
     else:
         answer.show_turn(conversation, stream, output, settings)
-    answer.show_figures(stream.completion)
+    answer.show_figures(stream.completion, engine, explain=settings.explain)
 
 
 def _read_prompt(prompt: str | None) -> str:

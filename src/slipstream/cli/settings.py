@@ -3,7 +3,7 @@
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_type_hints
@@ -13,7 +13,7 @@ import typer
 from slipstream.errors import UsageError
 
 if TYPE_CHECKING:
-    from slipstream.engine import GenerationOptions, ModelOptions
+    from slipstream.engine import GenerationOptions, ModelOptions, SpeculationOptions
 
 DEFAULT_MODEL = "smollm2-135m"
 
@@ -44,23 +44,44 @@ class Settings:
         _option(MODELS, "Tokens the context holds. Default: what the model was trained for, at most 4096.", "--ctx"),
     ] = None
     draft: Annotated[
-        str,
+        str | None,
         _option(
             SPECULATION,
             "Who guesses the next tokens: none, suffix (looks for repetitions; needs no second model), a model like "
-            "--model with the same vocabulary, or suffix+MODEL for both. Default: suffix.",
+            "--model with the same vocabulary, or several joined by plus signs, such as suffix+MODEL. "
+            "Default: what `slipstream advise --save` found best for the model, else suffix.",
             "-d",
             "--draft",
             metavar="DRAFTER",
         ),
-    ] = "suffix"
-    speculation: Annotated[
-        Literal["on", "off"],
-        _option(SPECULATION, "off is the same as --draft none: the same text, one token at a time. Default: on."),
-    ] = "on"
-    num_draft_tokens: Annotated[
-        int | None, _option(SPECULATION, "Most tokens that are guessed at a time, 0 to 64. Default: 4.")
     ] = None
+    speculation: Annotated[
+        Literal["auto", "on", "off"],
+        _option(
+            SPECULATION,
+            "auto guesses as much as pays, by what costs were measured and how often guesses were right; on always "
+            "guesses --num-draft-tokens; off guesses nothing. The text is the same. Default: auto.",
+        ),
+    ] = "auto"
+    num_draft_tokens: Annotated[
+        int | None,
+        _option(
+            SPECULATION,
+            "Tokens that are guessed at a time, 0 to 64: the most for --speculation auto (default 16), always so many "
+            "for on (default 4).",
+        ),
+    ] = None
+    max_slowdown: Annotated[
+        float | None,
+        _option(
+            SPECULATION,
+            "Share of plain decoding's time that --speculation auto may lose in the worst case. Default: 0.03.",
+        ),
+    ] = None
+    explain: Annotated[
+        bool,
+        _option(SPECULATION, "Say what speculation chose, why, and what it gained.", "--explain"),
+    ] = False
     show_accepted: Annotated[
         bool | None,
         _option(
@@ -168,9 +189,20 @@ class Settings:
     @property
     def drafter(self) -> str:
         """What `--draft` and `--speculation` come to. Raises UsageError for what can be no drafter."""
-        if self.draft not in ("none", "suffix") and not (self.draft and Path(self.draft).exists()):
-            _check_drafter(self.draft)
-        return "none" if self.speculation == "off" else self.draft
+        draft = "suffix" if self.draft is None else self.draft
+        if not (draft and Path(draft).exists()):
+            _check_drafter(draft)
+        return "none" if self.speculation == "off" else draft
+
+    def speculation_options(self) -> "SpeculationOptions":
+        """How much is drafted. Raises UsageError for impossible values."""
+        from slipstream.core.params import check_number
+
+        options: SpeculationOptions = {"speculation": self.speculation, "num_draft_tokens": self.num_draft_tokens}
+        if self.max_slowdown is not None:
+            check_number("max_slowdown", self.max_slowdown, 0, 1)
+            options["max_slowdown"] = self.max_slowdown
+        return options
 
     def model_options(self) -> "ModelOptions":
         """How models are loaded. Raises UsageError for impossible values."""
@@ -205,14 +237,20 @@ class Settings:
         return cast("GenerationOptions", given)
 
 
-def with_settings(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command whose first parameter is a `Settings` all of its options."""
+def with_settings(function: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+    """Give a command whose first parameter is a `Settings` all of its options.
+
+    without: fields that mean nothing to this command and keep their defaults. A parameter of the command's own takes
+             the place of a field with the same name.
+    """
     own = list(inspect.signature(function).parameters.values())[1:]
     hints = get_type_hints(function, include_extras=True)
     mine = [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+    taken = {*without, *(parameter.name for parameter in mine)}
     shared = [
         inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
         for field in fields(Settings)
+        if field.name not in taken
     ]
     positional = [parameter for parameter in mine if parameter.kind is not inspect.Parameter.KEYWORD_ONLY]
     keywords = [parameter for parameter in mine if parameter.kind is inspect.Parameter.KEYWORD_ONLY]
@@ -220,7 +258,7 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(**values: Any) -> None:
-        settings = Settings(**{field.name: values.pop(field.name) for field in fields(Settings)})
+        settings = Settings(**{parameter.name: values.pop(parameter.name) for parameter in shared})
         function(settings, **values)
 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -231,18 +269,21 @@ def with_settings(function: Callable[..., None]) -> Callable[..., None]:
 
 def _check_drafter(spec: str) -> None:
     """Refuse slips of the pen and impossible combinations; whether there is such a model is seen later."""
-    forms = "--draft must be none, suffix, MODEL or suffix+MODEL"
+    forms = "--draft must be none, suffix, a model, or several joined by plus signs, such as suffix+MODEL"
     if not spec.strip():
         raise UsageError(f"{forms}, not empty.")
-    first, plus, rest = spec.partition("+")
-    if not plus:
-        if meant := difflib.get_close_matches(spec, ("none", "suffix"), 1, 0.7):
+    parts = spec.split("+")
+    if parts == ["none"]:
+        return
+    for part in parts:
+        if part == "none":
+            raise UsageError(f"{forms}; leave none out of {spec}.")
+        if part != "suffix" and (meant := difflib.get_close_matches(part, ("none", "suffix"), 1, 0.7)):
             raise UsageError(f"{forms}; did you mean {meant[0]}?")
-    elif first == "suffix":
-        if rest in ("", "none", "suffix") or rest.startswith("suffix+"):
-            raise UsageError(f"{forms}; {spec} names no model after the plus sign.")
-    elif first.isalnum():  # paths and the hub's names may have plus signs in them
-        raise UsageError(f"{forms}, not {spec}: only suffix can be combined, and only with a model.")
+    if "" in parts and parts[0] == "suffix":  # paths and the hub's names may have plus signs in them
+        raise UsageError(f"{forms}; {spec} names no model after the plus sign.")
+    if parts.count("suffix") > 1:
+        raise UsageError(f"{forms}; {spec} has suffix twice.")
 
 
 def _layers(option: str, value: str) -> int | Literal["auto", "all"]:

@@ -4,9 +4,9 @@ Nothing here computes. The engine talks to these protocols only, so a runtime or
 without touching it, and the tests drive the engine with a table-driven model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from slipstream.core.tree import Draft
 
 if TYPE_CHECKING:  # these modules import this one
     from slipstream.core.sampling import Sampler
-    from slipstream.core.stats import RoundRecord
     from slipstream.core.verify import Verdict
 
 Logits = NDArray[np.float32]
@@ -189,11 +188,22 @@ class SequenceView(Protocol):
 
 
 class Growth(NamedTuple):
-    """A draft that may grow: `extend` appends at most `limit` nodes to it."""
+    """A draft that may grow: `extend` adds at most `limit` nodes to it.
+
+    siblings: most nodes below one parent; 1 is a chain, and all that some targets take
+    """
 
     sequence: SequenceView
     draft: Draft
     limit: int
+    siblings: int = 1
+
+
+class Step(NamedTuple):
+    """What a policy wants drafted next: one `extend` of one drafter, its index among the engine's."""
+
+    drafter: int
+    growths: Sequence[Growth]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +228,16 @@ class Drafter(Protocol):
     def model(self) -> Model | None:
         """The model that drafts, None where none does."""
 
+    @property
+    def free(self) -> bool:
+        """Whether it drafts in one step, from the committed tokens alone and in next to no time.
+
+        Such a drafter is asked in every round, so that it is known how well it would do while it is off.
+        """
+
+    def lag(self, sequence: SequenceView) -> int:
+        """Tokens that its model has to read for its next step; what it costs depends on that. 1 if it has no model."""
+
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         """A sequence starts; its first `reused_length` tokens were in the target's KV cache already."""
 
@@ -237,15 +257,31 @@ class Drafter(Protocol):
 
 
 class Policy(Protocol):
-    """Decides how much is drafted. It can change how fast tokens come, never which."""
+    """Decides who drafts and how much. It can change how fast tokens come, never which.
 
-    def limit(self, growth: Growth, drafter: Drafter) -> int:
-        """How many nodes may be added by the next step; 0 ends drafting for this sequence and round."""
+    A round calls `draft`, `choose` and `observe` once each, in this order.
+    """
 
-    def choose(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """The part of each draft that is verified, across all sequences."""
+    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter]) -> Iterator[Step]:
+        """The draft steps of a round, each yielded when it is to be taken; the caller takes it and asks for the next.
 
-    def observe(self, record: "RoundRecord") -> None: ...
+        The time from one to the next is the step's.
+        """
+
+    def choose(self) -> Sequence[Draft]:
+        """What is verified, one draft for each sequence."""
+
+    def observe(self, committed: Sequence[Sequence[int]], seconds: Mapping[str, float]) -> None:
+        """What the round came to: committed tokens of each sequence, and where its time went by phase."""
+
+    def end(self, sequence: SequenceView) -> None:
+        """A sequence is over; a policy may forget it."""
+
+    def describe(self) -> dict[str, Any]:
+        """For people and programs: at least `name` and `explanation`, a sentence or two."""
+
+    def close(self) -> None:
+        """Keep what was learned, where it is kept."""
 
 
 class Emission(NamedTuple):

@@ -33,12 +33,13 @@ _MANY, _FEW = 4096, 1024
 class Proposal(NamedTuple):
     """A drafter's ranked candidates for one position.
 
-    tokens: best first
-    margin: by how much the best beats the runner-up, noise included; inf when it has none
+    tokens:  best first
+    margins: by how much the best beats the runner-up (inf when it has none), then how far each of the others is
+             behind the best; noise included
     """
 
     tokens: list[int]
-    margin: float
+    margins: list[float]
 
 
 class Sampler:
@@ -87,8 +88,9 @@ class Sampler:
         if count == 1 and self.params.temperature == 0:
             return _greedy_proposal(row)
         ids, scores = best(row, self._draft_params, self._noise.at(position), max(count, 2), exact=count)
-        margin = float(scores[0] - scores[1]) if len(scores) > 1 else np.inf
-        return Proposal(ids[:count].tolist(), margin)
+        behind = (scores[0] - scores[:count]).tolist()
+        behind[0] = float(scores[0] - scores[1]) if len(scores) > 1 else math.inf
+        return Proposal(ids[:count].tolist(), behind)
 
     def _processed(self, row: Logits) -> Logits:
         """Bias and penalties; the row itself when there are none."""
@@ -106,7 +108,7 @@ def _greedy_proposal(row: Logits) -> Proposal:
     """The largest logit and its lead, in three passes."""
     token = int(row.argmax())
     others = [part.max() for part in (row[:token], row[token + 1 :]) if len(part)]
-    return Proposal([token], float(row[token] - max(others)) if others else math.inf)
+    return Proposal([token], [float(row[token] - max(others)) if others else math.inf])
 
 
 def log_probability(row: Logits, token: int) -> float:

@@ -1,6 +1,7 @@
 """What rounds did, counted. A round returns a record; others read it."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -8,17 +9,21 @@ PHASES = ("draft", "verify", "sample", "other")
 
 
 class Clock:
-    """Time spent by phase, in seconds: every moment of a round belongs to exactly one phase."""
+    """Time spent by phase, in seconds: every moment of a round belongs to exactly one phase.
 
-    __slots__ = ("_last", "seconds")
+    timer: a simulation has one of its own
+    """
 
-    def __init__(self) -> None:
-        self._last = perf_counter()
+    __slots__ = ("_last", "_timer", "seconds")
+
+    def __init__(self, timer: Callable[[], float] = perf_counter) -> None:
+        self._timer = timer
+        self._last = timer()
         self.seconds = dict.fromkeys(PHASES, 0.0)
 
     def lap(self, phase: str) -> None:
         """The time since the last lap went to `phase`."""
-        now = perf_counter()
+        now = self._timer()
         self.seconds[phase] += now - self._last
         self._last = now
 
@@ -27,13 +32,17 @@ class Clock:
 class RoundRecord:
     """One round of one sequence.
 
-    drafted:  nodes that were verified
+    context:  tokens that were committed before it, prompt included
+    steps:    draft steps that were taken, free ones left out
+    drafted:  nodes that were verified; the forward had one row more
     tested:   levels of the draft that the target was asked about
     accepted: draft tokens that were right; `committed` includes the recovered or bonus token
     drafter:  who proposed, "" for an empty draft
     seconds:  by phase; a round that serves several sequences divides its time evenly among them
     """
 
+    context: int
+    steps: int
     drafted: int
     tested: int
     accepted: int
@@ -44,8 +53,9 @@ class RoundRecord:
 
 @dataclass(slots=True)
 class Statistics:
-    """Sums over the rounds of one generation."""
+    """The rounds of one generation, and sums over them."""
 
+    records: list[RoundRecord] = field(default_factory=list)
     rounds: int = 0
     drafted: int = 0
     tested: int = 0
@@ -56,6 +66,7 @@ class Statistics:
     accepted_at: Counter[int] = field(default_factory=Counter)
 
     def add(self, record: RoundRecord) -> None:
+        self.records.append(record)
         self.rounds += 1
         self.drafted += record.drafted
         self.tested += record.tested

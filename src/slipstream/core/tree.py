@@ -18,7 +18,8 @@ class Draft:
     parents:   [n] index of the parent node, `ROOT` for children of the pending token
     estimates: [n] estimate of P(node accepted | parent accepted), in [0, 1]
     sources:   [n] name of the drafter that proposed the node
-    buckets:   [n] the drafter's own class of the node, by which its estimates are calibrated
+    buckets:   [n] the drafter's own class of the node, by which acceptance is calibrated
+    tip:       the node that `append` goes on from: the end of the draft's main chain
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -26,6 +27,7 @@ class Draft:
     estimates: list[float] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     buckets: list[int] = field(default_factory=list)
+    tip: int = ROOT
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -39,11 +41,12 @@ class Draft:
         return draft
 
     def append(self, token: int, *, source: str, estimate: float = 0.5, bucket: int = 0) -> int:
-        """Add a child to the newest node (to the root of an empty draft); returns its index."""
-        return self.add(token, len(self.tokens) - 1, source=source, estimate=estimate, bucket=bucket)
+        """Make the main chain longer by one node; returns its index."""
+        self.tip = self.add(token, self.tip, source=source, estimate=estimate, bucket=bucket)
+        return self.tip
 
     def add(self, token: int, parent: int, *, source: str, estimate: float = 0.5, bucket: int = 0) -> int:
-        """Add a child to any node; returns its index. Siblings carry different tokens."""
+        """Add a child to any node, beside the main chain; returns its index. Siblings carry different tokens."""
         assert ROOT <= parent < len(self.tokens), "a parent comes before its children"
         assert self.child(parent, token) is None, "siblings carry different tokens"
         self.tokens.append(int(token))
@@ -90,7 +93,16 @@ class Draft:
         """Expected number of accepted tokens if the estimates are right."""
         return sum(self.path_estimates())
 
-    def cut(self, count: int) -> None:
-        """Forget all but the first `count` nodes; topological order makes any such cut a tree."""
-        for column in (self.tokens, self.parents, self.estimates, self.sources, self.buckets):
-            del column[count:]
+    def subset(self, nodes: Sequence[int]) -> "Draft":
+        """The draft of these nodes alone. nodes: ascending, and the parent of each is among them."""
+        if len(nodes) == len(self.tokens):
+            return self
+        places = {node: place for place, node in enumerate([ROOT, *nodes], ROOT)}
+        return Draft(
+            [self.tokens[node] for node in nodes],
+            [places[self.parents[node]] for node in nodes],
+            [self.estimates[node] for node in nodes],
+            [self.sources[node] for node in nodes],
+            [self.buckets[node] for node in nodes],
+            places.get(self.tip, ROOT),
+        )

@@ -2,9 +2,7 @@
 
 from slipstream.core.protocols import Growth
 from slipstream.draft.base import BaseDrafter
-from slipstream.draft.combined import CombinedDrafter
 from slipstream.draft.draft_model import ModelDrafter
-from slipstream.draft.none import NoDrafter
 from slipstream.draft.suffix import SuffixDrafter
 
-__all__ = ["BaseDrafter", "CombinedDrafter", "Growth", "ModelDrafter", "NoDrafter", "SuffixDrafter"]
+__all__ = ["BaseDrafter", "Growth", "ModelDrafter", "SuffixDrafter"]

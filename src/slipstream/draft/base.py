@@ -13,6 +13,10 @@ class BaseDrafter:
     name = "base"
     requires = Requirements()
     model: Model | None = None
+    free = False
+
+    def lag(self, sequence: SequenceView) -> int:
+        return 1
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         """Nothing is prepared."""

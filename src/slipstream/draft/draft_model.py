@@ -10,16 +10,17 @@ import numpy as np
 
 from slipstream.core.feed import common_prefix, feed
 from slipstream.core.pool import SessionPool, Slot
-from slipstream.core.protocols import Growth, Logits, Model, Rows, Segment, SequenceView
-from slipstream.core.tree import Draft
-from slipstream.core.verify import Verdict
+from slipstream.core.protocols import Growth, Logits, Model, Segment, SequenceView
 from slipstream.draft.base import BaseDrafter
-from slipstream.draft.calibration import Calibration
 from slipstream.errors import UnsupportedModelError
+
+PRIOR = 0.6
+"""How often the first draft tokens are believed to be right, before it is known."""
 
 
 class ModelDrafter(BaseDrafter):
-    """Drafts one token a step for all sequences in one forward.
+    """Drafts one level a step for all sequences in one forward: the likeliest token with noise, on which the next
+    level goes on, and beside it siblings, which cost no forward of their own.
 
     Before each step a session feeds whatever it lacks, be it the prompt, another drafter's tokens, the bonus
     token, or a draft that was refused and has to be taken back: there is no special case.
@@ -39,7 +40,11 @@ class ModelDrafter(BaseDrafter):
         self._pool = SessionPool(model)
         self._slots: dict[int, Slot] = {}
         self._agreed: dict[int, int] = {}
-        self._calibration = Calibration(prior=0.6)
+
+    def lag(self, sequence: SequenceView) -> int:
+        """Tokens to read before the next draft begins; about, because a refused draft may have to be taken back."""
+        slot = self._slots.get(sequence.id)
+        return max(len(sequence.tokens) - (0 if slot is None else len(slot.tokens)), 1)
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         self._slots[sequence.id] = slot = self._pool.acquire(sequence.tokens)
@@ -62,9 +67,6 @@ class ModelDrafter(BaseDrafter):
             self._slots[growth.sequence.id].tokens.extend(segment.tokens)
             self._propose(growth, rows.logits(len(segment.tokens) - 1))
 
-    def observe(self, sequence: SequenceView, draft: Draft, verdict: Verdict, rows: Rows) -> None:
-        self._calibration.observe(draft, verdict, self.name)
-
     def memory(self) -> int:
         return self.model.memory()
 
@@ -82,7 +84,7 @@ class ModelDrafter(BaseDrafter):
         """Make the session hold a prefix of what is to be continued; returns the rest, 1 to `most` tokens."""
         slot, sequence = self._slots[growth.sequence.id], growth.sequence
         agreed = self._agreed[sequence.id]
-        wanted = [*sequence.tokens[agreed:], *growth.draft.tokens]
+        wanted = [*sequence.tokens[agreed:], *growth.draft.path_tokens(growth.draft.tip)]
         kept = agreed + min(common_prefix(slot.tokens[agreed:], wanted), len(wanted) - 1)
         slot.keep(kept)
         self._agreed[sequence.id] = min(kept, len(sequence.tokens) - 1)
@@ -93,12 +95,18 @@ class ModelDrafter(BaseDrafter):
         return lacking[early:]
 
     def _propose(self, growth: Growth, logits: Logits) -> None:
-        sequence, draft = growth.sequence, growth.draft
+        sequence, draft, parent = growth.sequence, growth.draft, growth.draft.tip
         logits = self._target_sized(logits, sequence.sampler.vocabulary_size)
-        proposal = sequence.sampler.propose(logits, len(sequence.tokens) + len(draft), draft.tokens)
-        bucket = _bucket(proposal.margin)
-        estimate = self._calibration.estimate(bucket)
-        draft.append(proposal.tokens[0], source=self.name, estimate=estimate, bucket=bucket)
+        prefix = draft.path_tokens(parent)
+        count = min(growth.siblings, growth.limit)
+        proposal = sequence.sampler.propose(logits, len(sequence.tokens) + len(prefix), prefix, count)
+        greedy = sequence.sampler.params.temperature == 0
+        for rank, (token, margin) in enumerate(zip(proposal.tokens, proposal.margins, strict=True)):
+            bucket = _bucket(margin, rank, greedy=greedy)
+            if rank == 0:
+                draft.append(token, source=self.name, estimate=PRIOR, bucket=bucket)
+            else:
+                draft.add(token, parent, source=self.name, estimate=(1 - PRIOR) / 2**rank, bucket=bucket)
 
     def _target_sized(self, logits: Logits, size: int) -> Logits:
         """Tokens that only one of the two vocabularies has can not be proposed."""
@@ -109,6 +117,10 @@ class ModelDrafter(BaseDrafter):
         return fitted
 
 
-def _bucket(margin: float) -> int:
-    """Feature bucket: how clearly the proposal beat the runner-up, in steps that double; 7 is beyond doubt."""
-    return min(int(margin * 4), 2**30).bit_length() if margin < 16 else 7
+def _bucket(margin: float, rank: int, *, greedy: bool) -> int:
+    """Feature bucket: how clearly the best beat the runner-up, or how far behind it a sibling is, by rank.
+
+    In steps that double; 7 is beyond doubt. Margins with noise mean something else than margins without.
+    """
+    size = min(int(margin * 4), 2**30).bit_length() if margin < 16 else 7
+    return size + 8 * (min(rank, 3) + 4 * greedy)

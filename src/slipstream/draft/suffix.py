@@ -6,11 +6,8 @@ the spirit of suffix decoding (Oliaro et al. 2024, arXiv 2411.04975). No model, 
 
 from collections.abc import Sequence
 
-from slipstream.core.protocols import Growth, Rows, SequenceView
-from slipstream.core.tree import Draft
-from slipstream.core.verify import Verdict
+from slipstream.core.protocols import Growth, SequenceView
 from slipstream.draft.base import BaseDrafter
-from slipstream.draft.calibration import Calibration
 
 MAX_MATCH = 32
 """Longer matches count as this long."""
@@ -73,10 +70,10 @@ class SuffixDrafter(BaseDrafter):
     """
 
     name = "suffix"
+    free = True
 
     def __init__(self) -> None:
         self._indices: dict[int, SuffixIndex] = {}
-        self._calibration = Calibration(prior=0.5)
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         self._indices[sequence.id] = SuffixIndex(sequence.tokens)
@@ -89,9 +86,6 @@ class SuffixDrafter(BaseDrafter):
             if len(growth.draft) == 0:
                 self._propose(growth)
 
-    def observe(self, sequence: SequenceView, draft: Draft, verdict: Verdict, rows: Rows) -> None:
-        self._calibration.observe(draft, verdict, self.name)
-
     def _propose(self, growth: Growth) -> None:
         index = self._indices[growth.sequence.id]
         index.update()
@@ -100,8 +94,7 @@ class SuffixDrafter(BaseDrafter):
         text = list(index.tokens[-1:])  # what a place beyond the end continues with: the draft itself
         for step in range(min(growth.limit, longest)):
             token, share, voters = _vote(voters, index.tokens, text[1:], step)
-            bucket = _bucket(longest, share)
-            growth.draft.append(token, source=self.name, estimate=self._calibration.estimate(bucket), bucket=bucket)
+            growth.draft.append(token, source=self.name, bucket=_bucket(longest, share))
             text.append(token)
 
 

@@ -4,7 +4,7 @@ from slipstream.engine.completion import Completion, Timings, Token
 from slipstream.engine.conversation import Conversation, Turn
 from slipstream.engine.engine import DEFAULT_NUM_DRAFT_TOKENS, Engine
 from slipstream.engine.loading import ModelOptions
-from slipstream.engine.options import GenerationOptions, Message, Prompt
+from slipstream.engine.options import GenerationOptions, Message, Prompt, SpeculationOptions
 from slipstream.engine.stream import Stream
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Message",
     "ModelOptions",
     "Prompt",
+    "SpeculationOptions",
     "Stream",
     "Timings",
     "Token",

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from slipstream.core.stats import PHASES, Statistics
+from slipstream.core.stats import PHASES, RoundRecord, Statistics
 
 
 class Token(NamedTuple):
@@ -74,6 +74,11 @@ class Completion:
     drafter: str = "none"
     timings: Timings = field(default_factory=Timings)
     statistics: Statistics = field(default_factory=Statistics)
+
+    @property
+    def rounds(self) -> list[RoundRecord]:
+        """One record for each round, in order."""
+        return self.statistics.records
 
     def speculation(self) -> dict[str, Any]:
         """The figures of speculative decoding as `--json` prints them."""

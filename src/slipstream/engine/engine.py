@@ -2,24 +2,25 @@
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Several
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Unpack, cast
+from typing import Literal, Unpack, cast, get_args
 
 import numpy as np
 
-from slipstream.core.params import SamplingParams, check_whole
+from slipstream.core.params import SamplingParams, check_number, check_whole
 from slipstream.core.pool import SessionPool
 from slipstream.core.protocols import Drafter, Model, Policy
 from slipstream.core.sampling import Sampler
-from slipstream.draft import NoDrafter
 from slipstream.engine.completion import Completion
+from slipstream.engine.learning import Costs, adaptive_policy, new_costs
 from slipstream.engine.loading import (
     DraftPlan,
     DraftSpec,
     LoadProgress,
     ModelOptions,
-    load_drafter,
+    load_drafters,
     load_model,
     plan_draft,
     sampling_defaults,
@@ -29,15 +30,29 @@ from slipstream.engine.sequence import Sequence
 from slipstream.engine.stream import Batch, Generation, Stream
 from slipstream.engine.text import TextStream
 from slipstream.errors import ChatTemplateError, ContextLimitError, RuntimeUnavailableError, UsageError
-from slipstream.models import ChatTemplate, read_model_header, resolve
-from slipstream.policy import FixedLength
+from slipstream.models import ChatTemplate, GgufHeader, read_model_header, resolve
+from slipstream.policy import DEFAULT_MAX_SLOWDOWN, FixedLength
+from slipstream.policy.adaptive import DEFAULT_MOST_DRAFTED
+from slipstream.policy.fixed import MOST_DRAFT_TOKENS
 from slipstream.runtime import choose
 
 DEFAULT_NUM_DRAFT_TOKENS = 4
+"""Draft length where it is fixed."""
+
+Speculation = Literal["auto", "on", "off"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What an engine was loaded from, so that others can share its target."""
+
+    header: GgufHeader
+    options: ModelOptions
+    costs: Costs
 
 
 class Engine:
-    """A target model, a drafter and the loop that joins them. Use one engine from one thread at a time.
+    """A target model, drafters and the loop that joins them. Use one engine from one thread at a time.
 
     >>> from slipstream import Engine
     >>> with Engine.load("smollm2-135m", draft="suffix") as engine:
@@ -47,7 +62,7 @@ class Engine:
     def __init__(
         self,
         target: Model,
-        drafter: Drafter | None = None,
+        drafters: Several[Drafter] | Drafter | None = None,
         policy: Policy | None = None,
         *,
         template: ChatTemplate | None = None,
@@ -56,11 +71,13 @@ class Engine:
     ) -> None:
         """Join loaded parts; `Engine.load` is the usual way.
 
+        drafters: one, several, or none for plain decoding
+        policy:   a fixed draft length of 4 unless given
         template: the model's chat template, None if it has none
         defaults: sampling parameters where a call gives none
         """
         self.target = target
-        self.drafter: Drafter = NoDrafter() if drafter is None else drafter
+        self.drafters: list[Drafter] = _listed(drafters)
         self.policy: Policy = FixedLength(DEFAULT_NUM_DRAFT_TOKENS) if policy is None else policy
         self.template = template
         self.defaults = defaults or SamplingParams()
@@ -69,8 +86,9 @@ class Engine:
         if target.notice is not None:
             self.notices.append(target.notice)
         if not target.capabilities.rollback:
-            self.drafter.close()
-            self.drafter = NoDrafter()
+            self._close_drafters()
+        self._source: _Source | None = None
+        self._owns_target = True
         self._closed = False
 
     @classmethod
@@ -79,7 +97,9 @@ class Engine:
         model: str | Path,
         *,
         draft: DraftSpec = None,
-        num_draft_tokens: int = DEFAULT_NUM_DRAFT_TOKENS,
+        speculation: Speculation = "auto",
+        num_draft_tokens: int | None = None,
+        max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
         fetch: bool = False,
         options: ModelOptions | None = None,
         progress: LoadProgress | None = None,
@@ -87,9 +107,12 @@ class Engine:
         """Load a target and its drafter.
 
         model:            a path, a short name or `hf:owner/repo/file.gguf` (docs/models.md)
-        draft:            None or "none", "suffix", a model as above, "suffix+" and a model, or a `Drafter` of your
-                          own, which the engine closes when it is closed
-        num_draft_tokens: draft length, 0 to 64
+        draft:            None or "none", "suffix", a model as above, several of them joined by plus signs
+                          ("suffix+" and a model), or a `Drafter` of your own, which the engine closes when it is closed
+        speculation:      "auto" drafts as much as pays by what was measured on this machine; "on" always drafts
+                          `num_draft_tokens`; "off" decodes plainly
+        num_draft_tokens: draft length, 0 to 64: the most for "auto" (None is 16), the length for "on" (None is 4)
+        max_slowdown:     share of plain decoding's time that "auto" may lose in the worst case, 0 to 1
         fetch:            download a known model that is not here yet
         options:          the runtimes, the context's length, threads, ...
         progress:         called from this thread with a model's name and the fraction of its weights that is ready,
@@ -99,25 +122,91 @@ class Engine:
         the file, too little memory.
         """
         options = options or ModelOptions()
-        policy = FixedLength(num_draft_tokens)
+        spec = _draft_spec(draft, speculation, num_draft_tokens, max_slowdown)
         path = resolve(str(model), fetch=fetch)
         header = read_model_header(path)
         template = ChatTemplate.from_header(header) if header.chat_template else None
         defaults = sampling_defaults(header)
-        if not (draft is None or isinstance(draft, str | Path | Drafter)):
-            raise UsageError(f"draft must be a name, a path or a Drafter, not {type(draft).__name__}.")
-        own = draft if isinstance(draft, Drafter) else None
-        spec = "none" if draft is None or num_draft_tokens == 0 else str(draft)
         choice = choose(header, options.for_target())
-        plan = plan_draft(spec, header, options) if own is None else DraftPlan()
-        notices = [one.notice for one in (choice, plan.choice) if one is not None and one.notice is not None]
-        target = load_model(path, choice, options.for_target(), progress)
+        plans = plan_draft(spec, header, options) if isinstance(spec, str) else []
+        notices = [one.notice for one in (choice, *(plan.choice for plan in plans)) if one is not None and one.notice]
+        engine = cls(
+            load_model(path, choice, options.for_target(), progress),
+            template=template,
+            defaults=defaults,
+            notices=notices,
+        )
+        engine._source = _Source(header, options, new_costs())
         try:
-            drafter = load_drafter(plan, target, options, progress) if own is None else own
+            engine._add_drafters(spec, plans, progress)
+            engine._learn(plans, speculation, num_draft_tokens, max_slowdown)
         except BaseException:
-            target.close()
+            engine.close()
             raise
-        return cls(target, drafter, policy, template=template, defaults=defaults, notices=notices)
+        return engine
+
+    def sharing(
+        self,
+        *,
+        draft: DraftSpec = None,
+        speculation: Speculation = "auto",
+        num_draft_tokens: int | None = None,
+        max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
+        options: ModelOptions | None = None,
+        progress: LoadProgress | None = None,
+    ) -> "Engine":
+        """Another engine on this one's loaded target, for comparing drafters without loading it again.
+
+        Use one of them at a time. Closing it closes its drafters only; close this one last. Arguments as in `load`;
+        options: for its draft model, the target's stay as they are. Raises what `load` raises, and UsageError for an
+        engine that was not made by `load`.
+        """
+        self._require_open()
+        if self._source is None:
+            raise UsageError("Only an engine that Engine.load made can share its model.")
+        source = _Source(self._source.header, options or self._source.options, self._source.costs)
+        spec = _draft_spec(draft, speculation, num_draft_tokens, max_slowdown)
+        plans = plan_draft(spec, source.header, source.options) if isinstance(spec, str) else []
+        notices = [plan.choice.notice for plan in plans if plan.choice is not None and plan.choice.notice]
+        engine = Engine(self.target, template=self.template, defaults=self.defaults, notices=notices)
+        engine._owns_target, engine._pool, engine._source = False, self._pool, source
+        try:
+            engine._add_drafters(spec, plans, progress)
+            engine._learn(plans, speculation, num_draft_tokens, max_slowdown)
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    def _add_drafters(self, spec: str | Drafter, plans: Several[DraftPlan], progress: LoadProgress | None) -> None:
+        """Load them, unless the target could not use any."""
+        assert self._source is not None
+        if isinstance(spec, Drafter):
+            self.drafters = [spec]
+        elif self.target.capabilities.rollback:
+            self.drafters = load_drafters(plans, self.target, self._source.options, progress)
+        if not self.target.capabilities.rollback:
+            self._close_drafters()
+
+    def _learn(self, plans: Several[DraftPlan], speculation: Speculation, length: int | None, slowdown: float) -> None:
+        """The policy that the options ask for; measures costs where it needs them."""
+        source = self._source
+        assert source is not None
+        if speculation != "auto":
+            self.policy = FixedLength(DEFAULT_NUM_DRAFT_TOKENS if length is None else length)
+            return
+        self._pool.close()  # costs are measured in a session, and the model may have but one
+        source.costs.paths[id(self.target)] = source.header.path
+        for drafter, plan in zip(self.drafters, plans, strict=False):
+            if plan.model is not None and drafter.model is not None:
+                source.costs.paths[id(drafter.model)] = plan.model.path
+        self.policy = adaptive_policy(
+            source.costs,
+            self.target,
+            self.drafters,
+            max_slowdown=slowdown,
+            most=DEFAULT_MOST_DRAFTED if length is None else length,
+        )
 
     def tokenize(self, prompt: Prompt, *, think: bool | None = None) -> list[int]:
         """Ids of a prompt: plain text is continued as it is, messages go through the chat template.
@@ -180,20 +269,37 @@ class Engine:
         return [generation.completion for generation in generations]
 
     @property
-    def draft_model(self) -> Model | None:
-        """The model behind the drafter, None if it drafts without one."""
-        return self.drafter.model
+    def draft_models(self) -> list[Model]:
+        """The models behind the drafters, for those that have one."""
+        return [drafter.model for drafter in self.drafters if drafter.model is not None]
+
+    @property
+    def drafter_name(self) -> str:
+        """The drafters' names joined by plus signs, "none" without any."""
+        return "+".join(drafter.name for drafter in self.drafters) or "none"
 
     def memory(self) -> dict[str, int]:
-        """Bytes taken by the target and by the drafter."""
-        return {"target": self.target.memory(), "drafter": self.drafter.memory()}
+        """Bytes taken by the target and by the drafters."""
+        return {"target": self.target.memory(), "drafter": sum(drafter.memory() for drafter in self.drafters)}
 
     def close(self) -> None:
-        """Give all memory back; closing twice is harmless, using the engine afterwards a RuntimeUnavailableError."""
-        self._closed = True
-        self._pool.close()
-        self.drafter.close()
-        self.target.close()
+        """Give all memory back; closing twice is harmless, using the engine afterwards a RuntimeUnavailableError.
+
+        What the policy has learned is kept for the next time.
+        """
+        if not self._closed:
+            self._closed = True
+            self.policy.close()
+        if self._owns_target:
+            self._pool.close()
+        self._close_drafters()
+        if self._owns_target:
+            self.target.close()
+
+    def _close_drafters(self) -> None:
+        """Close them all and forget them."""
+        while self.drafters:
+            self.drafters.pop().close()
 
     def __enter__(self) -> "Engine":
         return self
@@ -213,7 +319,7 @@ class Engine:
         params = sampling_params(self.defaults, options).seeded()
         think = options.get("think")
         generations = [self._generation(self.tokenize(prompt, think=think), params, options) for prompt in prompts]
-        return Batch(self.target, self._pool, self.drafter, self.policy), generations
+        return Batch(self.target, self._pool, self.drafters, self.policy), generations
 
     def _generation(self, prompt: list[int], params: SamplingParams, options: GenerationOptions) -> Generation:
         self._check_prompt(prompt)
@@ -225,7 +331,7 @@ class Engine:
         text = TextStream(self.target.vocabulary, _strings(options.get("stop")), min(asked or room, room))
         sampler = Sampler(params, self.target.vocabulary.size, prompt)
         logprobs = options.get("logprobs", True)
-        completion = Completion(prompt, seed=params.seed, drafter=self.drafter.name, logprobs=[] if logprobs else None)
+        completion = Completion(prompt, seed=params.seed, drafter=self.drafter_name, logprobs=[] if logprobs else None)
         sequence = Sequence(prompt, sampler, text, logprobs=logprobs)
         completion.statistics = sequence.statistics
         return Generation(sequence, completion)
@@ -246,6 +352,26 @@ class Engine:
         """Templates usually write the first token themselves; it must not come twice."""
         bos = self.target.vocabulary.bos
         return bos is None or not text.startswith(self.target.vocabulary.token_name(bos))
+
+
+def _listed(drafters: Several[Drafter] | Drafter | None) -> list[Drafter]:
+    if drafters is None:
+        return []
+    return [drafters] if isinstance(drafters, Drafter) else list(drafters)
+
+
+def _draft_spec(draft: DraftSpec, speculation: str, length: int | None, slowdown: float) -> str | Drafter:
+    """Check what is asked for; "none" where nothing would be drafted."""
+    if speculation not in get_args(Speculation):
+        raise UsageError(f'speculation must be "auto", "on" or "off", not {speculation!r}.')
+    if length is not None:
+        check_whole("num_draft_tokens", length, 0, MOST_DRAFT_TOKENS)
+    check_number("max_slowdown", slowdown, 0, 1)
+    if not (draft is None or isinstance(draft, str | Path | Drafter)):
+        raise UsageError(f"draft must be a name, a path or a Drafter, not {type(draft).__name__}.")
+    if isinstance(draft, Drafter):
+        return draft
+    return "none" if draft is None or length == 0 or speculation == "off" else str(draft)
 
 
 def _strings(stop: str | Several[str] | None) -> list[str]:

@@ -1,6 +1,6 @@
 """From names to loaded parts: the target, and the drafter that `--draft` asks for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Drafter, Model
-from slipstream.draft import CombinedDrafter, ModelDrafter, NoDrafter, SuffixDrafter
+from slipstream.draft import ModelDrafter, SuffixDrafter
 from slipstream.errors import UsageError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
 from slipstream.runtime import Choice, LoadOptions, RuntimeName, choose, load, runtime_named
@@ -79,46 +79,78 @@ def load_model(path: Path, choice: Choice, options: LoadOptions, progress: LoadP
 
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """What `--draft` asks for, checked as far as headers tell.
+    """One drafter of those that `--draft` asks for, checked as far as headers tell.
 
-    suffix: whether the suffix drafter takes part
-    model:  the draft model's header, None without one
+    name:   "suffix", or what its tokens are marked with
+    model:  the draft model's header, None for the suffix drafter
     choice: the runtime that it gets
     shared: ids below this mean the same to both models
     """
 
-    suffix: bool = False
+    name: str
     model: GgufHeader | None = None
     choice: Choice | None = None
     shared: int = 0
 
 
-def plan_draft(spec: str, target: GgufHeader, options: ModelOptions) -> DraftPlan:
-    """Read a draft specification, compare the vocabularies and choose a runtime, before any weights are loaded."""
-    if spec in ("none", "suffix"):
-        return DraftPlan(suffix=spec == "suffix")
-    suffix = spec.startswith("suffix+")
-    name = spec.removeprefix("suffix+")
-    if name.partition("+")[0] in ("", "none", "suffix"):
-        raise UsageError(f"The draft {spec!r} must be none, suffix, a model, or suffix+MODEL.")
+def split_draft(spec: str) -> list[str]:
+    """The parts of `a+b+c`; a part that is a file, or the beginning of a hub's name, may have plus signs in it."""
+    pieces, parts = spec.split("+"), []
+    while pieces:
+        size = next((n for n in range(len(pieces), 1, -1) if Path("+".join(pieces[:n])).is_file()), 1)
+        if pieces[0].startswith("hf:"):
+            size = next((n for n in range(1, len(pieces) + 1) if pieces[n - 1].endswith(".gguf")), size)
+        parts.append("+".join(pieces[:size]).removeprefix("model:"))
+        del pieces[:size]
+    return parts
+
+
+def plan_draft(spec: str, target: GgufHeader, options: ModelOptions) -> list[DraftPlan]:
+    """Read a draft specification, compare the vocabularies and choose runtimes, before any weights are loaded."""
+    if spec == "none":
+        return []
+    parts = split_draft(spec)
+    if "" in parts or "none" in parts or len(set(parts)) < len(parts):
+        raise UsageError(
+            f"The draft {spec!r} must be none, or different drafters joined by plus signs: suffix, or a model."
+        )
+    several = len([part for part in parts if part != "suffix"]) > 1
+    return [DraftPlan("suffix") if part == "suffix" else _plan_model(part, target, options, several) for part in parts]
+
+
+def _plan_model(name: str, target: GgufHeader, options: ModelOptions, several: bool) -> DraftPlan:
     model = read_model_header(resolve(name))
     shared = compare(Vocabulary.from_header(target), Vocabulary.from_header(model))
-    return DraftPlan(suffix, model, choose(model, options.for_draft()), shared)
+    source = model.path.stem if several else "model"
+    return DraftPlan(source, model, choose(model, options.for_draft()), shared)
 
 
-def load_drafter(plan: DraftPlan, target: Model, options: ModelOptions, progress: LoadProgress | None) -> Drafter:
-    """Load what was planned."""
+def load_drafters(
+    plans: Sequence[DraftPlan], target: Model, options: ModelOptions, progress: LoadProgress | None
+) -> list[Drafter]:
+    """Load what was planned: all of it, or nothing."""
+    drafters: list[Drafter] = []
+    try:
+        for plan in plans:  # a comprehension would lose those that are loaded when one fails
+            drafters.append(_load_drafter(plan, target, options, progress))  # noqa: PERF401
+    except BaseException:
+        for drafter in drafters:
+            drafter.close()
+        raise
+    return drafters
+
+
+def _load_drafter(plan: DraftPlan, target: Model, options: ModelOptions, progress: LoadProgress | None) -> Drafter:
     if plan.model is None or plan.choice is None:
-        return SuffixDrafter() if plan.suffix else NoDrafter()
+        return SuffixDrafter()
     # the draft should follow wherever the target goes, as far as it was trained to
     length = min(target.context_length, plan.model.context_length or target.context_length)
     model = load_model(plan.model.path, plan.choice, options.for_draft(length), progress)
     try:
-        drafter = ModelDrafter(model, usable_size=plan.shared)
+        return ModelDrafter(model, usable_size=plan.shared, source=plan.name)
     except BaseException:
         model.close()
         raise
-    return CombinedDrafter(SuffixDrafter(), drafter) if plan.suffix else drafter
 
 
 def sampling_defaults(header: GgufHeader) -> SamplingParams:

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from slipstream.core.params import SamplingParams
 from slipstream.errors import UsageError
@@ -38,6 +38,14 @@ class GenerationOptions(TypedDict, total=False):
     top_p: float
     min_p: float
     seed: int | None
+
+
+class SpeculationOptions(TypedDict, total=False):
+    """What of the arguments of `Engine.load` and `Engine.sharing` says how much is drafted."""
+
+    speculation: Literal["auto", "on", "off"]
+    num_draft_tokens: int | None
+    max_slowdown: float
 
 
 _SAMPLING = {field.name for field in fields(SamplingParams)}

@@ -1,6 +1,7 @@
 """Generations that are running: one as a stream of tokens, several as a batch."""
 
 from collections.abc import Generator, Iterator
+from collections.abc import Sequence as Several
 from contextlib import ExitStack
 from threading import Event
 from time import perf_counter
@@ -47,10 +48,10 @@ class Batch:
     however the generation ends.
     """
 
-    def __init__(self, target: Model, pool: SessionPool, drafter: Drafter, policy: Policy) -> None:
+    def __init__(self, target: Model, pool: SessionPool, drafters: Several[Drafter], policy: Policy) -> None:
         self._target = target
         self._pool = pool
-        self._drafter = drafter
+        self._drafters = drafters
         self._policy = policy
         self._begun: list[Generation] = []
 
@@ -64,7 +65,8 @@ class Batch:
         self._begun.append(generation)
         timings.cache_n = reused = sequence.slot.session.length
         timings.prompt_n = len(sequence.tokens) - reused
-        self._drafter.begin(sequence, reused)
+        for drafter in self._drafters:
+            drafter.begin(sequence, reused)
         started = perf_counter()
         for done in feed(self._target, sequence.slot.session, sequence.tokens[reused:-1]):
             timings.prompt_seconds = perf_counter() - started
@@ -75,7 +77,7 @@ class Batch:
         active = [generation for generation in self._begun if not generation.sequence.finished]
         started = perf_counter()
         sequences = [generation.sequence for generation in active]
-        verdicts = play_round(self._target, sequences, self._drafter, self._policy)
+        verdicts = play_round(self._target, sequences, self._drafters, self._policy)
         seconds = perf_counter() - started
         return [generation.take(verdict, seconds) for generation, verdict in zip(active, verdicts, strict=True)]
 
@@ -90,7 +92,9 @@ class Batch:
                 generation = self._begun.pop()
                 sequence = generation.sequence
                 stack.callback(self._pool.release, sequence.placed, sequence.tokens)
-                stack.callback(self._drafter.end, sequence)
+                stack.callback(self._policy.end, sequence)
+                for drafter in self._drafters:
+                    stack.callback(drafter.end, sequence)
                 if not sequence.finished:
                     generation.completion.text += sequence.text.flush()
 

@@ -1,0 +1,129 @@
+"""The adaptive policy of loaded models: costs measured or remembered, acceptance and credit of earlier programs."""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from slipstream.core.protocols import Drafter, Model
+from slipstream.models.fingerprint import fingerprint
+from slipstream.models.paths import cache_directory
+from slipstream.policy import Acceptance, AdaptivePolicy, CostTable, ExcessBank, Store
+from slipstream.policy.bank import STARTING_CREDIT
+from slipstream.policy.profile import fits, profile
+
+REMEMBERED = 20.0
+"""Observations that what an earlier program learned counts for at most: enough to begin with, soon outvoted."""
+
+
+@dataclass(slots=True)
+class Costs:
+    """Cost tables of this process's models, measured once each.
+
+    paths: the files of models that were loaded from one; others (a test's) are measured and not remembered
+    """
+
+    store: Store
+    paths: dict[int, Path] = field(default_factory=dict)
+    _tables: dict[int, CostTable] = field(default_factory=dict)
+
+    def table(self, model: Model) -> CostTable:
+        """The table of a loaded model: the one of this process, a remembered one that still fits, or a new one."""
+        table = self._tables.get(id(model))
+        if table is None:
+            table = self._tables[id(model)] = self._remembered(model) or profile(model)
+            self.remember(model)
+        return table
+
+    def remember(self, model: Model) -> None:
+        """Keep a model's table, as it stands now, for the next program."""
+        if id(model) in self._tables and (key := self.key(model)) is not None:
+            self.store.write("costs", key, {"seconds": self._tables[id(model)].as_dict()})
+
+    def key(self, model: Model) -> str | None:
+        """What a model's costs depend on: file, runtime, threads, machine, version. None without a file."""
+        path = self.paths.get(id(model))
+        if path is None:
+            return None
+        parts = (fingerprint(path), model.runtime, getattr(model, "instruction_set", ""), getattr(model, "threads", ""))
+        return " ".join(map(str, (*parts, _machine(), version("slipstream-decoding"))))
+
+    def _remembered(self, model: Model) -> CostTable | None:
+        key = self.key(model)
+        values = {} if key is None else self.store.read("costs", key)
+        try:
+            table = CostTable.from_dict(values["seconds"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+        return table if fits(model, table) else None
+
+
+def new_costs() -> Costs:
+    """Costs that are kept in Slipstream's cache."""
+    return Costs(Store(cache_directory() / "policy"))
+
+
+def adaptive_policy(
+    costs: Costs, target: Model, drafters: Sequence[Drafter], *, max_slowdown: float, most: int
+) -> AdaptivePolicy:
+    """Measure what has to be measured, recall what was learned."""
+    models = [None if drafter.free else drafter.model for drafter in drafters]
+    steps = [None if model is None else costs.table(model) for model in models]
+    # without drafters nothing depends on costs, so nobody has to wait for them
+    table = costs.table(target) if drafters else CostTable({1: 1e-3})
+    key = _learned_key(costs, target, drafters)
+    values = {} if key is None else costs.store.read("learned", key)
+    acceptance, credit = Acceptance(), STARTING_CREDIT
+    try:
+        acceptance.nodes.recall(values["nodes"])
+        acceptance.levels.recall(values["levels"])
+        credit = float(values["balance"])
+    except (KeyError, TypeError, ValueError):
+        acceptance, credit = Acceptance(), STARTING_CREDIT
+
+    def keep(policy: AdaptivePolicy) -> None:
+        if key is not None and policy.ledger.rounds:
+            learned = policy.acceptance
+            costs.store.write(
+                "learned",
+                key,
+                {
+                    "nodes": learned.nodes.remembered(REMEMBERED),
+                    "levels": learned.levels.remembered(REMEMBERED),
+                    "balance": policy.bank.balance,
+                },
+            )
+            for model in (target, *(one for one in models if one is not None)):
+                costs.remember(model)
+
+    return AdaptivePolicy(
+        table,
+        steps,
+        trees=target.capabilities.trees,
+        bank=ExcessBank(max_slowdown, credit),
+        acceptance=acceptance,
+        most=most,
+        on_close=keep,
+    )
+
+
+def _learned_key(costs: Costs, target: Model, drafters: Sequence[Drafter]) -> str | None:
+    """Target, drafters and machine; None where one of them is not known by a file."""
+    keys = [drafter.name if drafter.model is None else costs.key(drafter.model) for drafter in drafters]
+    keys.append(costs.key(target))
+    known = [key for key in keys if key is not None]
+    return " | ".join(known) if drafters and len(known) == len(keys) else None
+
+
+@cache
+def _machine() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,132 @@
+"""How often drafts are right, learned from the text that came out.
+
+The text does not depend on what was drafted, so a proposal is scored against it whether or not it was verified:
+a node whose parent was on the text's path was right or wrong, and that is known one round later. For a drafter that
+looks at committed tokens alone this is exact, also for the nodes of a draft that nobody asked for (shadow mode).
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+from slipstream.core.tree import ROOT, Draft
+
+DEPTHS = 8
+"""Levels of a draft whose acceptance is learned apart; deeper ones count as the last of these."""
+
+
+class Calibration:
+    """P(node accepted | parent accepted) for each bucket that nodes are sorted into.
+
+    Beta counts with slow forgetting: old rounds fade with a half-life of about 70 observations of the bucket.
+    prior: estimate of a bucket that was never observed, worth `WEIGHT` observations.
+    """
+
+    FORGET = 0.99
+    WEIGHT = 2.0
+
+    def __init__(self) -> None:
+        self._counts: dict[Hashable, list[float]] = {}
+
+    def estimate(self, bucket: Hashable, prior: float) -> float:
+        counts = self._counts.get(bucket)
+        if counts is None:
+            return prior
+        return (counts[0] + prior * self.WEIGHT) / (counts[1] + self.WEIGHT)
+
+    def record(self, bucket: Hashable, accepted: bool) -> None:
+        counts = self._counts.get(bucket)
+        if counts is None:
+            counts = self._counts[bucket] = [0.0, 0.0]
+        counts[0] = self.FORGET * counts[0] + accepted
+        counts[1] = self.FORGET * counts[1] + 1
+
+    def weight(self, bucket: Hashable) -> float:
+        """Observations of a bucket, faded."""
+        counts = self._counts.get(bucket)
+        return 0.0 if counts is None else counts[1]
+
+    def remembered(self, most: float) -> list[list[Any]]:
+        """[[*bucket, accepted, tested], ...] for a file; what was seen more than `most` times counts as seen that
+        often, so that what is read back gives way to what is seen then."""
+        rows = []
+        for bucket, (accepted, tested) in self._counts.items():
+            share = min(1.0, most / tested) if tested else 0.0
+            rows.append([*_parts(bucket), round(accepted * share, 3), round(tested * share, 3)])
+        return rows
+
+    def recall(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Take over what `remembered` gave."""
+        for *bucket, accepted, tested in rows:
+            self._counts[tuple(bucket)] = [float(accepted), float(tested)]
+
+
+def _parts(bucket: Hashable) -> tuple[Any, ...]:
+    return bucket if isinstance(bucket, tuple) else (bucket,)
+
+
+class Acceptance:
+    """Two calibrations of every drafter: by the class it sorts a node into, and by depth on a draft's main chain.
+
+    The first rates what was drafted, the second what has not been drafted yet.
+    """
+
+    def __init__(self) -> None:
+        self.nodes = Calibration()
+        self.levels = Calibration()
+        self._open: dict[tuple[int, int], tuple[Draft, int, int]] = {}
+
+    def rate(self, draft: Draft, first: int = 0) -> None:
+        """Set the estimates of a draft's nodes from `first` on; what the drafter said is the prior."""
+        estimates, sources, buckets, estimate = draft.estimates, draft.sources, draft.buckets, self.nodes.estimate
+        for node in range(first, len(estimates)):
+            estimates[node] = estimate((sources[node], buckets[node]), estimates[node])
+
+    def level(self, source: str, depth: int, prior: float) -> float:
+        """P(main chain right at `depth` (0 is the first level) | right before it)."""
+        return self.levels.estimate((source, min(depth, DEPTHS - 1)), prior)
+
+    def seen(self, source: str) -> float:
+        """How often the drafter's first level was tested, faded."""
+        return self.levels.weight((source, 0))
+
+    def score(self, sequence: int, drafter: int, draft: Draft, tokens: Sequence[int], *, verified: bool) -> None:
+        """The text went on with `tokens`: record what that says about a proposal of this round.
+
+        A proposal that the text has followed to its last token yet is kept and scored on by the next round, instead of
+        that round's own, unless its own was verified.
+        """
+        key = (sequence, drafter)
+        earlier = self._open.pop(key, None)
+        node, depth = ROOT, 0
+        if earlier is not None and not verified:
+            draft, node, depth = earlier
+        if not draft.tokens:
+            return
+        for token in tokens:
+            following = self._test(draft, node, depth, token)
+            if following is None:
+                return
+            node, depth = following, depth + 1
+        if node < len(draft.tokens) - 1:
+            self._open[key] = draft, node, depth
+
+    def _test(self, draft: Draft, node: int, depth: int, token: int) -> int | None:
+        """Record whether the children of a node carry `token`; returns the one that does."""
+        found = None
+        parents, tokens, record = draft.parents, draft.tokens, self.nodes.record
+        main = True  # the first child is the main chain's, the others are its siblings
+        for child in range(node + 1, len(parents)):
+            if parents[child] == node:
+                accepted = tokens[child] == token
+                record((draft.sources[child], draft.buckets[child]), accepted)
+                if main:
+                    self.levels.record((draft.sources[child], min(depth, DEPTHS - 1)), accepted)
+                    main = False
+                if accepted:
+                    found = child
+        return found
+
+    def end(self, sequence: int) -> None:
+        """Forget what waits for the rest of a sequence."""
+        for key in [key for key in self._open if key[0] == sequence]:
+            del self._open[key]

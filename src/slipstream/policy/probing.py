@@ -1,0 +1,43 @@
+"""When to try a drafter again that did not pay: texts change, and what is never tried is never known."""
+
+SHORTEST, LONGEST = 16, 512
+"""Rounds between two tries."""
+BURST = 3
+"""Rounds of one try: what the drafter has missed meanwhile is read once for all of them."""
+
+
+class Probing:
+    """Tries come ever more seldom while they fail, and again soon after a new text has begun."""
+
+    def __init__(self) -> None:
+        self._waits: dict[int, int] = {}
+        self._rounds: dict[int, int] = {}
+        self._left: dict[int, int] = {}
+
+    def due(self, drafter: int, hopeful: bool) -> bool:
+        """Whether a drafter that would not be chosen should be tried in this round."""
+        if not hopeful:
+            return False
+        self._waits.setdefault(drafter, SHORTEST)
+        return self._left.get(drafter, 0) > 0 or self._rounds.get(drafter, 0) >= self._waits.get(drafter, SHORTEST)
+
+    def used(self, drafter: int, *, paid: bool) -> None:
+        """It drafts in this round, because that pays or as a try."""
+        if paid:
+            self._waits[drafter], self._left[drafter] = SHORTEST, 0
+        elif self._left.get(drafter, 0) > 0:
+            self._left[drafter] -= 1
+        else:
+            self._left[drafter] = BURST - 1
+            self._waits[drafter] = min(2 * self._waits.get(drafter, SHORTEST), LONGEST)
+        self._rounds[drafter] = 0
+
+    def tick(self) -> None:
+        """A round is over."""
+        for drafter in self._waits:
+            self._rounds[drafter] = self._rounds.get(drafter, 0) + 1
+
+    def new_text(self) -> None:
+        """The next text may be of another kind."""
+        for drafter, wait in self._waits.items():
+            self._waits[drafter] = max(wait // 4, SHORTEST)
