@@ -38,7 +38,7 @@ class Mistake:
 def planted(verify: Verify) -> Iterator[None]:
     """Inside, all engines verify with this."""
     genuine = rounds.walk  # type: ignore[attr-defined]
-    rounds.walk = verify  # type: ignore[attr-defined]
+    rounds.walk = verify  # type: ignore[assignment, attr-defined]
     try:
         yield
     finally:

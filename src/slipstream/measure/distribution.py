@@ -1,8 +1,8 @@
 """A test of the law itself: do tokens come as often as the target's distribution says, whatever was drafted?
 
-Two tokens are drawn at a time with many seeds, through the real walk, below drafts that know the noise: their first
-and second token together have an exact law on rows that the target really computed. Two tokens, because a draft's
-mistake can be in how one token depends on the other; noise that is used twice leaves each of them alone as it should be.
+Two tokens are drawn at a time with many seeds, through the real walk, below drafts that know the noise; the pair has
+an exact law on rows that the target really computed. Pairs, because a mistake can be in how one token depends on the
+other: noise that is used twice leaves each of them alone as it should be.
 """
 
 from collections import Counter
@@ -194,7 +194,7 @@ def _pooled(cells: list[Cell]) -> list[Cell]:
 
 def _chi_square(cells: list[Cell]) -> tuple[int, float, float]:
     """Number of cells, the statistic, and how often chance alone gives as much."""
-    statistic = sum((counted - wanted) ** 2 / wanted for counted, wanted in cells)
+    statistic = float(sum((counted - wanted) ** 2 / wanted for counted, wanted in cells))
     return len(cells), statistic, tail(statistic, len(cells) - 1) if len(cells) > 1 else 1.0
 
 

@@ -33,23 +33,25 @@ def distribution(row: Logits, params: SamplingParams, seen: Sequence[int]) -> Fl
     """[vocab] the target's distribution p: what the next token's law is, in plain decoding as in verification."""
     logits = processed(row, params, seen).astype(np.float64)
     if params.temperature == 0:
-        return (np.arange(len(logits)) == logits.argmax()).astype(np.float64)
-    p = np.exp((logits - logits.max()) / params.temperature)
+        return np.asarray(np.arange(len(logits)) == logits.argmax(), np.float64)
+    p: Floats = np.exp((logits - logits.max()) / params.temperature)
     if params.top_k:
         p[p < np.sort(p)[::-1][min(params.top_k, len(p)) - 1]] = 0
     p /= p.sum()
     if params.top_p < 1:
         order = np.sort(p)[::-1]
-        p[p < order[min(np.searchsorted(np.cumsum(order), params.top_p), len(p) - 1)]] = 0
+        last = int(np.searchsorted(np.cumsum(order), params.top_p))
+        p[p < order[min(last, len(p) - 1)]] = 0
     p[p < params.min_p * p.max()] = 0
-    return p / p.sum()
+    p /= p.sum()
+    return p
 
 
 def is_borderline(row: Logits, params: SamplingParams, seen: Sequence[int]) -> bool:
     """Whether a token stands so close to the border of a filter that float32 may decide otherwise than float64."""
     if params.temperature == 0 or not params.has_filters:
         return False
-    kept = [np.count_nonzero(distribution(row, _moved(params, by), seen)) for by in (-1e-5, 1e-5)]
+    kept = [int(np.count_nonzero(distribution(row, _moved(params, by), seen))) for by in (-1e-5, 1e-5)]
     return kept[0] != kept[1]
 
 
