@@ -11,10 +11,10 @@ from slipstream.measure.configurations import OFF, Configuration, parse_configur
         ("none", OFF),
         ("suffix", Configuration("suffix", "suffix", "auto", None)),
         ("suffix,speculation=on", Configuration("suffix,speculation=on", "suffix", "on", None)),
-        ("model:a/b.gguf,n=4", Configuration("model:a/b.gguf,n=4", "a/b.gguf", "on", 4)),
+        ("model:a/b.gguf,n=4", Configuration("model:b.gguf,n=4", "a/b.gguf", "on", 4)),
         ("a,b.gguf,n=8,speculation=auto,name=x", Configuration("x", "a,b.gguf", "auto", 8)),
         ("suffix+model:a.gguf, n=1", Configuration("suffix+model:a.gguf, n=1", "suffix+a.gguf", "on", 1)),
-        ("hf:owner/repo/file.gguf", Configuration("hf:owner/repo/file.gguf", "hf:owner/repo/file.gguf", "auto", None)),
+        ("hf:owner/repo/file.gguf", Configuration("hf:file.gguf", "hf:owner/repo/file.gguf", "auto", None)),
     ],
 )
 def test_parsing(spec: str, configuration: Configuration) -> None:

@@ -24,7 +24,7 @@ def pull(
     from slipstream import models
 
     known = _known(name)
-    with _progress() as progress:
+    with download_bar() as progress:
         path = known or models.pull(name, progress)
     output = Output()
     licence, note = _licence(name, path)
@@ -59,7 +59,7 @@ def _licence(name: str, path: Path) -> tuple[str, str]:
 
 
 @contextmanager
-def _progress() -> Iterator["Progress | None"]:
+def download_bar() -> Iterator["Progress | None"]:
     """A bar on terminals; elsewhere nothing."""
     if not terminal.may_style(sys.stderr) and not sys.stderr.isatty():
         yield None

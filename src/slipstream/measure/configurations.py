@@ -60,7 +60,7 @@ def parse_configuration(spec: str) -> Configuration:
         return OFF
     length = _length(options["n"]) if "n" in options else None
     speculation = _speculation(options.get("speculation", "auto" if length is None else "on"))
-    return Configuration(options.get("name", spec.strip()), draft, speculation, length)
+    return Configuration(options.get("name", _short(spec)), draft, speculation, length)
 
 
 def parse_configurations(specs: Iterable[str]) -> list[Configuration]:
@@ -87,6 +87,11 @@ def _split(spec: str) -> tuple[str, dict[str, str]]:
             raise UsageError(f"The configuration {spec!r} has nothing after {key}=.")
         options[key] = value.strip()
     return draft, options
+
+
+def _short(spec: str) -> str:
+    """The specification without the directories of its files."""
+    return re.sub(r"[^+:,]*/", "", spec.strip())
 
 
 def _length(text: str) -> int:

@@ -50,5 +50,5 @@ def measured(completion: Completion) -> Answer:
         looping=repeated_share(completion.tokens),
         drafted=timings.draft_n,
         accepted=timings.draft_n_accepted,
-        rounds=[Round.of(record) for record in getattr(completion, "rounds", [])],
+        rounds=[Round.of(record) for record in completion.rounds],
     )

@@ -117,12 +117,18 @@ Record = Answer | Failure
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A file, read. `header` is the first line's object; `notes` are sentences about what could not be read."""
+    """A file, read.
+
+    header:   the first line's object
+    notes:    sentences about what could not be read
+    complete: the run came to its end
+    """
 
     header: dict[str, Any]
     answers: list[Answer]
     failures: list[Failure]
     notes: list[str] = field(default_factory=list)
+    complete: bool = True
 
     @property
     def configurations(self) -> list[str]:
@@ -141,12 +147,13 @@ class Bench:
 
 
 class Writer:
-    """Writes records to a file; a context manager. Raises StorageError for what cannot be written.
+    """Writes records to a file: `begin`, then `add`, then `end`; a context manager.
 
-    What was written before a full disk is whole lines: a part of one is taken back.
+    Raises StorageError for what cannot be written, the place itself included, before anything is measured. What
+    was written before a disk was full is whole lines: a part of one is taken back.
     """
 
-    def __init__(self, path: Path, header: dict[str, Any]) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         try:
             self._file = path.open("wb", buffering=0)
@@ -154,7 +161,14 @@ class Writer:
             raise StorageError(
                 f"{path} cannot be written: {error.strerror}; choose another place with --out."
             ) from error
+
+    def begin(self, header: dict[str, Any]) -> None:
+        """The first line: what is measured, where and how."""
         self._write({"format": FORMAT, "version": VERSION, "round_fields": list(Round._fields), **header})
+
+    def end(self, *, stopped: bool) -> None:
+        """The last line of a run that was not broken off. `stopped`: the user ended it early."""
+        self._write({"end": {"stopped": stopped}})
 
     def add(self, record: Record) -> None:
         self._write(record.as_dict())
@@ -206,13 +220,25 @@ def read_bench(path: Path) -> Bench:
         raise UsageError(
             f"{path} has version {header.get('version')!r} of the format and this program reads {VERSION}."
         )
-    bench = Bench(header, [], [])
+    answers: list[Answer] = []
+    failures: list[Failure] = []
+    notes: list[str] = []
+    complete = False
     for number, line in enumerate(lines[1:], 2):
-        if line and not _take(bench, line):
-            if number < len(lines):
-                raise UsageError(f"Line {number} of {path} is damaged; take it out to read the others.")
-            bench.notes.append(f"The last line of {path} was cut short and is left out.")
-    return bench
+        if not line:
+            continue
+        record = _record(line)
+        if isinstance(record, Answer):
+            answers.append(record)
+        elif isinstance(record, Failure):
+            failures.append(record)
+        elif isinstance(record, dict):
+            complete = record.get("stopped") is False
+        elif number < len(lines):
+            raise UsageError(f"Line {number} of {path} is damaged; take it out to read the others.")
+        else:
+            notes.append(f"The last line of {path} was cut short and is left out.")
+    return Bench(header, answers, failures, notes, complete)
 
 
 def _object(line: bytes) -> dict[str, Any] | None:
@@ -223,21 +249,19 @@ def _object(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _take(bench: Bench, line: bytes) -> bool:
-    """Whether the line was a record; records of kinds that later versions may add are passed over."""
-    value = _object(line)
-    if value is None:
-        return False
+def _record(line: bytes) -> Record | dict[str, Any] | None:
+    """What a line holds, the end's object for the last one; None if it is damaged."""
+    value = _object(line) or {}
     try:
         if "answer" in value:
             fields = dict(value["answer"])
-            fields["rounds"] = [Round.from_list(one) for one in fields.get("rounds", [])]
-            bench.answers.append(_checked(Answer(**fields)))
-        elif "failure" in value:
-            bench.failures.append(Failure(**value["failure"]))
+            rounds = [Round.from_list(one) for one in fields.pop("rounds", [])]
+            return _checked(Answer(**fields, rounds=rounds))
+        if "failure" in value:
+            return Failure(**value["failure"])
+        return dict(value["end"]) if "end" in value else None
     except (TypeError, ValueError):
-        return False
-    return True
+        return None
 
 
 def _checked(answer: Answer) -> Answer:

@@ -1,0 +1,34 @@
+"""A bar for measurements: what is measured, how much is done, and the time left."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from slipstream.cli import terminal
+
+Report = Callable[[int, int, str], None]
+"""Called with what is done, how much there is in all, and what is being done."""
+
+
+@contextmanager
+def progress_bar() -> Iterator[Report | None]:
+    """Shown on terminals, taken away at the end; elsewhere nothing."""
+    if not terminal.may_style(sys.stderr):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False), MofNCompleteColumn()]
+    if console.width >= 60:
+        columns.insert(1, BarColumn(bar_width=None))
+    columns += [TextColumn("left:", style="dim"), TimeRemainingColumn()]
+    # An answer can take minutes: the speed is that of the whole run, not of the last seconds.
+    with Progress(*columns, console=console, transient=True, expand=True, speed_estimate_period=1e6) as bar:
+        task = bar.add_task("", total=None)
+
+        def report(done: int, total: int, what: str) -> None:
+            bar.update(task, completed=done, total=total, description=terminal.printable(what))
+
+        yield report
