@@ -40,7 +40,7 @@ def test_the_header_s_bytes_are_what_a_runtime_takes(tmp_path: Path, shape: Shap
         expected = kv_bytes_per_token(head)
         assert expected is not None
         assert kv_bytes_of(model, head) == pytest.approx(expected, rel=0.1)
-        bill = memory_bill(model, expected)
+        bill = memory_bill([model], expected)
         assert bill.total == model.memory()
         assert bill.context == 512
         assert bill.target_context == round((bill.weights + bill.kv_cache) / expected)
@@ -49,11 +49,16 @@ def test_the_header_s_bytes_are_what_a_runtime_takes(tmp_path: Path, shape: Shap
 
 
 def test_a_model_that_tells_no_parts_is_all_weights() -> None:
-    assert memory_bill(FakeModel(context_length=99), 0.5) == MemoryBill(weights=1, context=99, target_context=2)
-    assert memory_bill(FakeModel(), None).target_context is None
+    assert memory_bill([FakeModel(context_length=99)], 0.5) == MemoryBill(weights=1, context=99, target_context=2)
+    assert memory_bill([FakeModel()], None).target_context is None
+
+
+def test_two_models_are_added_up() -> None:
+    bill = memory_bill([FakeModel(context_length=99), FakeModel(context_length=50)], 0.5)
+    assert bill == MemoryBill(weights=2, context=99, target_context=4)
 
 
 def test_no_model_costs_nothing() -> None:
-    bill = memory_bill(None, 100)
+    bill = memory_bill([], 100)
     assert bill.total == 0
     assert bill.as_dict()["target_context_tokens"] == 0

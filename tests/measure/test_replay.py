@@ -1,3 +1,4 @@
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,7 +42,7 @@ def test_every_token_is_committed_once(length: int) -> None:
     right = (np.random.default_rng(length).random(200) < 0.7).tolist()
     rounds = replay(right, length)
     assert sum(played.committed for played in rounds) == 200
-    assert all(one.context + one.committed == two.context for one, two in zip(rounds, rounds[1:], strict=False))
+    assert all(one.context + one.committed == two.context for one, two in itertools.pairwise(rounds))
 
 
 def test_a_trace_knows_all_but_what_no_draft_reached() -> None:

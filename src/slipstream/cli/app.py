@@ -8,10 +8,13 @@ from typing import Annotated, NoReturn
 import typer
 
 from slipstream.cli import terminal
+from slipstream.cli.advise import advise
+from slipstream.cli.bench import bench
 from slipstream.cli.chat import chat
 from slipstream.cli.interrupt import EXIT_CODE, interrupts
 from slipstream.cli.models import models
 from slipstream.cli.pull import pull
+from slipstream.cli.report import report
 from slipstream.cli.run import run
 from slipstream.cli.settings import Settings
 from slipstream.errors import SlipstreamError, StorageError
@@ -23,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (run, chat, pull, models):
+for command in (run, chat, pull, models, bench, report, advise):
     app.command()(command)
 
 

@@ -27,7 +27,7 @@ class Candidate:
 
     name:   for people
     draft:  what `Engine.load` and `--draft` take; files by their full path
-    header: of the draft model, None without one
+    header: of the (first) draft model, None without one
     """
 
     name: str
@@ -53,7 +53,7 @@ class Candidates:
 
 
 def named_candidates(specs: Iterable[str], target: GgufHeader) -> Candidates:
-    """What the user asked for: "suffix", files, names, "suffix+" and one of these. Raises UsageError for "none".
+    """What the user asked for: "suffix", files, names, several of these joined by plus signs. UsageError for "none".
 
     One that does not exist or does not fit is left out with its reason; the others are measured.
     """
@@ -95,13 +95,18 @@ def found_candidates(target: GgufHeader, models: Sequence[FoundModel] | None = N
 
 
 def _named(spec: str, target: GgufHeader) -> Candidate:
-    if spec == "suffix":
-        return Candidate(spec, spec)
-    prefix = "suffix+" if spec.startswith("suffix+") and not Path(spec).exists() else ""
-    path = resolve(spec.removeprefix(prefix))
-    header = read_model_header(path)
+    """A file is a file, whatever its name; else plus signs join several drafters."""
+    parts = [spec] if Path(spec).exists() else spec.split("+")
+    headers = {part: _header_of(part, target) for part in parts if part != "suffix"}
+    paths = {part: str(header.path.absolute()) for part, header in headers.items()}
+    return Candidate(spec, "+".join(paths.get(part, part) for part in parts), next(iter(headers.values()), None))
+
+
+def _header_of(name: str, target: GgufHeader) -> GgufHeader:
+    """The header of a draft model that speaks the target's vocabulary."""
+    header = read_model_header(resolve(name))
     compare(Vocabulary.from_header(target), Vocabulary.from_header(header))
-    return Candidate(spec, prefix + str(path.absolute()), header)
+    return header
 
 
 def _found(model: FoundModel, target: GgufHeader) -> Candidate | LeftOut:
@@ -164,5 +169,5 @@ def _lacking(suggestions: Iterable[Suggestion], here: Iterable[Candidate]) -> li
 
 
 def _reason(error: SlipstreamError) -> str:
-    """The sentence without the advice that is for somebody who named one draft model."""
-    return str(error).removesuffix(ADVICE).rstrip()
+    """The sentence without its details, and without the advice that is for somebody who named one draft model."""
+    return str(error).removesuffix(ADVICE).partition("; the first is ")[0].rstrip(" .") + "."

@@ -1,5 +1,6 @@
 """What a drafter takes of memory, and what the target could have done with it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,17 +66,16 @@ def kv_bytes_of(model: Model, header: GgufHeader) -> float | None:
     return taken / length if taken and length else kv_bytes_per_token(header)
 
 
-def memory_bill(draft_model: Model | None, target_token_bytes: float | None) -> MemoryBill:
-    """The bill of a loaded drafter; `draft_model` is None for one that needs no model.
+def memory_bill(draft_models: Sequence[Model], target_token_bytes: float | None) -> MemoryBill:
+    """The bill of a loaded drafter; there are no models where it needs none.
 
     target_token_bytes: what one token of context takes in the target, for one sequence
     """
-    if draft_model is None:
-        return MemoryBill(target_context=0)
-    parts = _parts(draft_model) or {"weights": draft_model.memory()}
-    weights, cache, buffers = (parts.get(name, 0) for name in ("weights", "kv_cache", "buffers"))
+    parts = [_parts(model) or {"weights": model.memory()} for model in draft_models]
+    weights, cache, buffers = (sum(one.get(name, 0) for one in parts) for name in ("weights", "kv_cache", "buffers"))
     held = round((weights + cache) / target_token_bytes) if target_token_bytes else None
-    return MemoryBill(weights, cache, buffers, draft_model.context_length, held)
+    context = max((model.context_length for model in draft_models), default=0)
+    return MemoryBill(weights, cache, buffers, context, held if draft_models else 0)
 
 
 def _parts(model: Model) -> dict[str, int]:

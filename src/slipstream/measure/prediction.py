@@ -71,10 +71,8 @@ class Prediction:
 
     fixed:   for all prompts, by draft length
     by_kind: what the best length gives for each kind; `best` is that length
-    ratio:   over all prompts, with each kind at its best length
     """
 
-    ratio: float
     fixed: Mapping[int, float]
     by_kind: Mapping[str, float]
     best: Mapping[str, int]
@@ -133,7 +131,6 @@ def predict(evidence: Sequence[Evidence], target: Curve, draft: Curve | None, dr
     }
     best = {kind: max(LENGTHS, key=means.__getitem__) for kind, means in of_kind.items()}
     return Prediction(
-        ratio=_mean(ratios[best[one.kind]] for one, ratios in zip(evidence, by_prompt, strict=True)),
         fixed=_means(by_prompt),
         by_kind={kind: of_kind[kind][best[kind]] for kind in kinds},
         best=best,

@@ -43,8 +43,8 @@ class Verdict:
 
 
 def is_worth(ratio: Ratio) -> bool:
-    """Whether a speed-up is large enough and more than chance."""
-    return ratio.value >= WORTH and ratio.low > 1
+    """Whether a speed-up is large enough and more than chance; a single pair proves nothing."""
+    return ratio.value >= WORTH and ratio.low > 1 and ratio.is_certain
 
 
 def decide(measured: Sequence[Measured], *, partial: bool = False) -> Verdict:
@@ -109,8 +109,8 @@ def _score(one: Measured, by_gain: bool) -> float:
 
 
 def _gaining(one: Measured) -> tuple[str, ...]:
-    """Kinds that gain more than chance; a single pair proves nothing about a kind."""
-    return tuple(kind for kind, ratio in one.kinds.items() if is_worth(ratio) and ratio.is_certain)
+    """Kinds that gain more than chance."""
+    return tuple(kind for kind, ratio in one.kinds.items() if is_worth(ratio))
 
 
 def _listed(words: Sequence[str]) -> str:

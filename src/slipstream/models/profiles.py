@@ -4,7 +4,6 @@ One file for each target and runtime, in `profiles` of the configuration directo
 not by its place, so that a moved or renamed file keeps its profile and another file with the same name gets none.
 """
 
-import hashlib
 import math
 import os
 import re
@@ -16,12 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from slipstream.errors import ModelFileError, ProfileError, StorageError
+from slipstream.errors import ProfileError, StorageError
+from slipstream.models.fingerprint import fingerprint
 from slipstream.models.paths import config_directory
 from slipstream.models.storage import DENIED, FULL, publish, staging
 
-SAMPLES, SAMPLE_BYTES = 16, 4096
-"""A fingerprint reads these many stretches of a file: enough to tell files apart, and the same for gigabytes."""
 REMEDY = "run `slipstream advise --save` again, or delete the file"
 
 
@@ -30,7 +28,7 @@ class Profile:
     """How to speculate for one target.
 
     target:           the target's file name, for people
-    fingerprint:      of the target's file (see `fingerprint`)
+    fingerprint:      of the target's file (`models.fingerprint`)
     runtime:          the target's runtime while it was measured
     draft:            what `--draft` takes: "none", "suffix", a file, "suffix+" and a file
     draft_runtime:    of the draft model, "auto" without one
@@ -79,33 +77,16 @@ def profiles_directory() -> Path:
     return config_directory() / "profiles"
 
 
-def fingerprint(path: str | os.PathLike[str]) -> str:
-    """What tells this model file from others, 16 hexadecimal digits: a hash of its size and of samples of its bytes.
-
-    Raises ModelFileError if the file cannot be read.
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    try:
-        with Path(path).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            digest.update(size.to_bytes(8, "little"))
-            for index in range(SAMPLES):
-                file.seek(index * max(size - SAMPLE_BYTES, 0) // (SAMPLES - 1))
-                digest.update(file.read(SAMPLE_BYTES))
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror or error}.") from error
-    return digest.hexdigest()
-
-
 def find(path: str | os.PathLike[str], runtime: str | None = None) -> Profile | None:
     """The profile of the target at `path`, measured on `runtime` ("native", "llamacpp"; None: on any, the newest).
 
-    None if it has none. Raises ProfileError, one sentence that names the file, for a damaged one.
+    None if it has none. Raises ProfileError, one sentence that names the file, for a damaged one, and ModelFileError
+    if the target cannot be read.
     """
     directory = profiles_directory()
     if not directory.is_dir():
         return None
-    ending = f"-{fingerprint(path)}.{runtime or '*'}.toml"
+    ending = f"-{fingerprint(Path(path))}.{runtime or '*'}.toml"
     found = [read(file) for file in sorted(directory.glob(f"*{ending}"))]
     return max(found, key=lambda profile: profile.date, default=None)
 
