@@ -95,12 +95,12 @@ def lines(
     ys = [point[1] for points in series.values() for point in points]
     low, high = min(xs), max(xs)
     x = Scale(low - 0.5 * (low == high), high + 0.5 * (low == high), 46, WIDTH - 14)
-    y = Scale(0, y_high or 1.08 * max(*ys, ideal or 0, 1e-9), 236, 22)
+    y = Scale(0, y_high or 1.08 * max(*ys, ideal or 0, 1e-9), 236, 32)
     form: Callable[[float], str] = (lambda value: f"{value:.0%}") if percent else (lambda value: f"{value:g}")
     parts = [_line(46, y(tick), WIDTH - 14, y(tick), "grid") for tick in y.ticks(5)]
     parts += [_text(40, y(tick) + 4, form(tick), "end") for tick in y.ticks(5)]
     parts += [_text(x(tick), 254, f"{tick:g}", "middle") for tick in x.ticks(8) if tick == int(tick)]
-    parts += [_text((46 + WIDTH - 14) / 2, 274, x_label, "middle"), _text(4, 12, y_label, "start")]
+    parts += [_text((46 + WIDTH - 14) / 2, 274, x_label, "middle"), _text(4, 14, y_label, "start")]
     if ideal is not None:
         parts.append(_line(46, y(ideal), WIDTH - 14, y(ideal), "ideal"))
     for number, (name, points) in enumerate(series.items()):

@@ -9,11 +9,14 @@ from slipstream.measure import plots
 from slipstream.measure.curves import acceptance_by_position, measured_costs, rounds_of, time_split, verify_times
 from slipstream.measure.ratios import Ratio
 from slipstream.measure.records import Bench
-from slipstream.measure.report_text import cells, describe, shorten
+from slipstream.measure.report_text import cells, describe, interval, shorten
 from slipstream.measure.summary import Row, Summary, summarise
 
 NUMBERS = ("configuration", "tok/s", "speed-up", "95 % interval", "accepted", "tokens/round")
-PHASE_WORDS = {"draft": "drafting", "verify": "verifying", "sample": "choosing tokens", "other": "the rest"}
+PHASE_WORDS = {"draft": "drafting", "verify": "target's forward", "sample": "choosing tokens", "other": "the rest"}
+
+ROWS_SHOWN = 16
+"""Costs of more rows than this are shown only if rounds had as many: the interesting part is on the left."""
 
 
 def page(benches: Sequence[Bench]) -> str:
@@ -46,8 +49,19 @@ def _section(bench: Bench) -> str:
     return (
         f'<section>\n<h2>{title}</h2>\n<ul class="facts">{facts}</ul>\n'
         + (f'<ul class="remarks">{remarks}</ul>\n' if remarks else "")
-        + f'{_table(summary)}\n<div class="figures">\n{figures}\n</div>\n</section>'
+        + f'{_glance(summary)}\n<div class="figures">\n{figures}\n</div>\n{_table(summary)}\n</section>'
     )
+
+
+def _glance(summary: Summary) -> str:
+    """One tile for each configuration: its speed-up over all prompts."""
+    tiles = []
+    for place, name in enumerate(summary.configurations):
+        ratio = summary.rows[-1].cells[name].ratio if summary.rows else None
+        if ratio is not None:
+            value = f'<b class="{_verdict(ratio)}">{ratio.value:.2f}x</b>'
+            tiles.append(f"<li>{_swatch(place)}{escape(name)}<br>{value} <small>{interval(ratio)}</small></li>")
+    return f'<ul class="glance">{"".join(tiles)}</ul>' if tiles else ""
 
 
 def _table(summary: Summary) -> str:
@@ -149,7 +163,8 @@ def _times(bench: Bench, summary: Summary) -> str:
 def _costs(bench: Bench) -> str:
     seen = verify_times(bench)
     curves: dict[str, Sequence[tuple[float, float]]] = {"seen in rounds (median)": seen} if seen else {}
-    if loaded := measured_costs(bench):
+    most = max([ROWS_SHOWN, *(rows for rows, _ in seen)])
+    if loaded := [(rows, milliseconds) for rows, milliseconds in measured_costs(bench) if rows <= most]:
         curves["measured at load"] = loaded
     if not curves:
         return ""

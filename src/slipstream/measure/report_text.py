@@ -9,6 +9,15 @@ from slipstream.measure.summary import Cell, Summary, summarise
 
 HEADS = ("kind", "configuration", "tok/s", "speed-up", "95 % interval", "accepted", "tokens/round")
 NOTHING = "-"
+NEUTRAL = {
+    "repetition_penalty": 1,
+    "presence_penalty": 0,
+    "frequency_penalty": 0,
+    "top_k": 0,
+    "top_p": 1,
+    "min_p": 0,
+}
+"""Sampling parameters that do nothing are not worth mentioning."""
 
 
 def describe(header: dict[str, Any]) -> list[str]:
@@ -24,7 +33,7 @@ def describe(header: dict[str, Any]) -> list[str]:
     if machine:
         lines.append(f"Machine: {machine.get('cpu')}, {machine.get('threads')} threads.")
     sampling = header.get("sampling", {})
-    parts = [f"{name.replace('_', '-')} {value}" for name, value in sampling.items() if value or name == "temperature"]
+    parts = [f"{name.replace('_', '-')} {value:g}" for name, value in sampling.items() if value != NEUTRAL.get(name)]
     parts += [f"seed {header['seed']}"] if "seed" in header else []
     parts += [f"at most {header['max_tokens']} tokens an answer"] if "max_tokens" in header else []
     parts += [f"{header['repeats']} repeats"] if "repeats" in header else []
