@@ -31,6 +31,7 @@ SIBLING_GAIN = 0.1
 """About what the second and third choice at a level are worth in tokens: asked for where a row costs less."""
 PRIOR = 0.6
 """P(right) of a drafter's next level before anything is known of it."""
+DRIFT = 1.1
 _FADE = 0.97
 """Of the achieved rate: it follows the last 30 rounds or so."""
 
@@ -72,7 +73,8 @@ class AdaptivePolicy:
         self._probing = Probing()
         self._tokens, self._time = 0.0, 0.0
         self._sample, self._other = 0.0, 0.0
-        self._since_plain = 0
+        self._since_plain = self._since_hiccup = 0
+        self._plain_known = target.seconds(1)
         # of the present round
         self._sequences: Sequence[SequenceView] = ()
         self._drafters: Sequence[Drafter] = ()
@@ -107,7 +109,8 @@ class AdaptivePolicy:
         count = len(sequences)
         self._drafts = [[Draft() for _ in drafters] for _ in sequences]
         self._spent = 0.0
-        self.costs.at(max(len(sequence.tokens) for sequence in sequences))
+        if self.costs.at(max(len(sequence.tokens) for sequence in sequences)):
+            self._plain_known = self.costs.seconds(1)
         self._speed, self._cells = self.costs.curve()
         self._base = self.costs.seconds(count)
         room = MOST_ROWS - count
@@ -121,8 +124,14 @@ class AdaptivePolicy:
         return self.costs.seconds(count) + count * self._sample + self._other
 
     def _wants_plain(self) -> bool:
-        """Now and then a round without drafts, for what a plain one takes is what all gain is counted from."""
-        return self._since_plain >= (32 if self.ledger.recent_gain < 1.3 else 256)
+        """Now and then a round without drafts, for what a plain one takes is what all gain is counted from.
+
+        Sooner where its time is believed to have changed although none was played.
+        """
+        if self._since_plain >= (32 if self.ledger.recent_gain < 1.3 else 256):
+            return True
+        believed, known = self.costs.seconds(1), self._plain_known
+        return self._since_plain > 0 and not known / DRIFT < believed < known * DRIFT
 
     def _take(self, index: int, which: Sequence[int], siblings: int) -> Iterator[Step]:
         """One step of one drafter for these sequences; rates what it proposed."""
@@ -142,7 +151,7 @@ class AdaptivePolicy:
         if not self._drafters[index].free:
             self._learn_step(index, growths, sizes, seconds)
         for growth, size in zip(growths, sizes, strict=True):
-            self.acceptance.rate(growth.draft, size)
+            self.acceptance.rate(growth.draft, size, growth.sequence.id)
 
     def _learn_step(self, index: int, growths: Sequence[Growth], sizes: Sequence[int], seconds: float) -> None:
         rows = sum(1 if size else lag for size, lag in zip(sizes, self._lags, strict=True))
@@ -209,13 +218,13 @@ class AdaptivePolicy:
         """
         table = self.steps[index]
         one, first = (0.0, 0.0) if table is None else (table.seconds(1), table.seconds(lag))
-        name, level = self._drafters[index].name, self.acceptance.level
+        name, level, sequence = self._drafters[index].name, self.acceptance.level, self._sequences[i].id
         speed, cells, rate, worth = self._speed, self._cells, self._rate, self._gain
         start = len(self._sequences) + depth
         before = cells[start]
         best, gain, time = -1.0, 0.0, first
         for ahead in range(min(LOOKAHEAD, self._limits[i] - depth)):
-            reached *= level(name, depth + ahead, PRIOR)
+            reached *= level(name, depth + ahead, PRIOR, sequence)
             gain += reached
             value = worth * gain - rate * (time + speed * (cells[start + ahead + 1] - before))
             if value > best:
@@ -309,15 +318,25 @@ class AdaptivePolicy:
         expected = self.costs.learn(count + self._nodes, seconds["verify"])
         self._learn_overhead(tokens, count, seconds)
         plain = self._plain_time(count) / count * tokens
-        verify = min(seconds["verify"], 1.5 * expected)  # a hiccup would have hit plain decoding as well
-        actual = seconds["draft"] + verify + seconds["sample"] + seconds["other"]
+        actual = seconds["draft"] + self._without_hiccup(seconds["verify"], expected)
+        actual += seconds["sample"] + seconds["other"]
         self.bank.settle(actual, plain)
         self.ledger.add(self._nodes, tokens, actual, plain)
         self._tokens = _FADE * self._tokens + tokens
         self._time = _FADE * self._time + actual
-        self._since_plain = self._since_plain + 1 if self._nodes else 0
+        self._since_plain += 1
+        if not self._nodes:
+            self._since_plain, self._plain_known = 0, self.costs.seconds(1)
         self._probing.tick()
         self._score(committed)
+
+    def _without_hiccup(self, seconds: float, expected: float) -> float:
+        """A forward's time. Once in a while one takes far too long, which would have hit plain decoding as well."""
+        self._since_hiccup += 1
+        if seconds <= 1.5 * expected or self._since_hiccup < 20:
+            return seconds
+        self._since_hiccup = 0
+        return 1.5 * expected
 
     def _learn_overhead(self, tokens: int, count: int, seconds: Mapping[str, float]) -> None:
         """Sampling is done for every token, whoever proposed it; the rest once a round."""

@@ -64,26 +64,58 @@ def _parts(bucket: Hashable) -> tuple[Any, ...]:
     return bucket if isinstance(bucket, tuple) else (bucket,)
 
 
+class Form:
+    """How a drafter does on one text just now, compared with what was expected of it; 1 is as expected.
+
+    Calibrations know a drafter in general and move slowly; this notices within a few rounds that a text, or a turn it
+    takes, suits the drafter worse.
+    """
+
+    FADE = 0.9
+    WEIGHT = 3.0
+    __slots__ = ("_expected", "_right")
+
+    def __init__(self) -> None:
+        self._right = self._expected = 0.0
+
+    def record(self, expected: float, accepted: bool) -> None:
+        """A level of the main chain was tested."""
+        self._right = self.FADE * self._right + accepted
+        self._expected = self.FADE * self._expected + expected
+
+    @property
+    def factor(self) -> float:
+        """What estimates are multiplied with, at most 1."""
+        return min((self._right + self.WEIGHT) / (self._expected + self.WEIGHT), 1.0)
+
+
 class Acceptance:
     """Two calibrations of every drafter: by the class it sorts a node into, and by depth on a draft's main chain.
 
-    The first rates what was drafted, the second what has not been drafted yet.
+    The first rates what was drafted, the second what has not been drafted yet. Both are corrected by the drafter's form
+    on the text in question.
     """
 
     def __init__(self) -> None:
         self.nodes = Calibration()
         self.levels = Calibration()
         self._open: dict[tuple[int, int], tuple[Draft, int, int]] = {}
+        self._forms: dict[tuple[int, str], Form] = {}
 
-    def rate(self, draft: Draft, first: int = 0) -> None:
+    def rate(self, draft: Draft, first: int = 0, sequence: int = -1) -> None:
         """Set the estimates of a draft's nodes from `first` on; what the drafter said is the prior."""
         estimates, sources, buckets, estimate = draft.estimates, draft.sources, draft.buckets, self.nodes.estimate
-        for node in range(first, len(estimates)):
-            estimates[node] = estimate((sources[node], buckets[node]), estimates[node])
+        if first < len(estimates):
+            form = self._forms.get((sequence, sources[first]))
+            factor = 1.0 if form is None else form.factor
+            for node in range(first, len(estimates)):
+                estimates[node] = factor * estimate((sources[node], buckets[node]), estimates[node])
 
-    def level(self, source: str, depth: int, prior: float) -> float:
+    def level(self, source: str, depth: int, prior: float, sequence: int = -1) -> float:
         """P(main chain right at `depth` (0 is the first level) | right before it)."""
-        return self.levels.estimate((source, min(depth, DEPTHS - 1)), prior)
+        form = self._forms.get((sequence, source))
+        factor = 1.0 if form is None else form.factor
+        return factor * self.levels.estimate((source, min(depth, DEPTHS - 1)), prior)
 
     def seen(self, source: str) -> float:
         """How often the drafter's first level was tested, faded."""
@@ -103,14 +135,14 @@ class Acceptance:
         if not draft.tokens:
             return
         for token in tokens:
-            following = self._test(draft, node, depth, token)
+            following = self._test(sequence, draft, node, depth, token)
             if following is None:
                 return
             node, depth = following, depth + 1
         if node < len(draft.tokens) - 1:
             self._open[key] = draft, node, depth
 
-    def _test(self, draft: Draft, node: int, depth: int, token: int) -> int | None:
+    def _test(self, sequence: int, draft: Draft, node: int, depth: int, token: int) -> int | None:
         """Record whether the children of a node carry `token`; returns the one that does."""
         found = None
         parents, tokens, record = draft.parents, draft.tokens, self.nodes.record
@@ -118,15 +150,19 @@ class Acceptance:
         for child in range(node + 1, len(parents)):
             if parents[child] == node:
                 accepted = tokens[child] == token
-                record((draft.sources[child], draft.buckets[child]), accepted)
+                source = draft.sources[child]
                 if main:
-                    self.levels.record((draft.sources[child], min(depth, DEPTHS - 1)), accepted)
                     main = False
+                    form = self._forms.setdefault((sequence, source), Form())
+                    form.record(self.nodes.estimate((source, draft.buckets[child]), draft.estimates[child]), accepted)
+                    self.levels.record((source, min(depth, DEPTHS - 1)), accepted)
+                record((source, draft.buckets[child]), accepted)
                 if accepted:
                     found = child
         return found
 
     def end(self, sequence: int) -> None:
         """Forget what waits for the rest of a sequence."""
-        for key in [key for key in self._open if key[0] == sequence]:
-            del self._open[key]
+        for kept in (self._open, self._forms):
+            for key in [key for key in kept if key[0] == sequence]:
+                del kept[key]  # type: ignore[attr-defined]

@@ -42,17 +42,19 @@ class CostTable:
         self._part = self._parts[0]
         self._place = 0
 
-    def at(self, context: int) -> None:
-        """The forwards that follow have about this many tokens of context."""
+    def at(self, context: int) -> bool:
+        """The forwards that follow have about this many tokens of context; whether another part of the table begins."""
         place = 0
         while place < len(CONTEXTS) and context >= CONTEXTS[place]:
             place += 1
-        if place != self._place:
-            if place not in self._parts:
-                nearest = min(self._parts, key=lambda other: abs(other - place))
-                self._parts[place] = self._parts[nearest].copied()
-            self._place, self._part = place, self._parts[place]
-            self._part.doubt = max(self._part.doubt, 0.05**2)
+        if place == self._place:
+            return False
+        if place not in self._parts:
+            nearest = min(self._parts, key=lambda other: abs(other - place))
+            self._parts[place] = self._parts[nearest].copied()
+        self._place, self._part = place, self._parts[place]
+        self._part.doubt = max(self._part.doubt, 0.05**2)
+        return True
 
     def seconds(self, rows: int) -> float:
         """Expected time of a forward of so many rows."""
@@ -74,7 +76,14 @@ class CostTable:
         surprise = max(-_LARGEST_SURPRISE, min(_LARGEST_SURPRISE, math.log(seconds / expected)))
         part.doubt += _SPEED_DRIFT
         cell = part.known[rows] if rows <= MOST_ROWS else _CELL_GUESSED
+        startled = surprise**2 > 9 * (part.doubt + cell + _ROUND_NOISE)
+        if startled:
+            # something changed, or the cell was never right; a plain round will tell, whose cell is best known
+            part.doubt += surprise**2 / 2
+            cell += surprise**2 / 2 if rows > 1 else 0.0
         total = part.doubt + cell + _ROUND_NOISE
+        if startled and rows > 1:
+            part.correct_neighbours(rows, surprise * cell / total)
         part.speed *= math.exp(surprise * part.doubt / total)
         part.doubt -= part.doubt**2 / total
         if rows <= MOST_ROWS:
@@ -104,6 +113,14 @@ class _Part:
     def __init__(self, cells: list[float], known: list[float], speed: float = 1.0, doubt: float = 0.03**2) -> None:
         self.cells, self.known, self.speed, self.doubt = cells, known, speed, doubt
         self.slope = max((cells[MOST_ROWS] - cells[MOST_ROWS // 2]) / (MOST_ROWS - MOST_ROWS // 2), 0.0)
+
+    def correct_neighbours(self, rows: int, change: float) -> None:
+        """A cell was far off; those beside it probably are, too."""
+        for other in range(2, MOST_ROWS + 1):
+            if other != rows:
+                nearness = 0.8 ** abs(other - rows)
+                self.cells[other] *= math.exp(nearness * change)
+                self.known[other] = max(self.known[other], _CELL_GUESSED * nearness)
 
     def copied(self) -> "_Part":
         """For another range of contexts, where nothing has been measured yet."""
