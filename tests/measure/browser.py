@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from select import select
@@ -15,6 +16,13 @@ from typing import Any
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SECONDS = 60.0
+STARTER = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+os.dup2(ends[0], 3), os.dup2(ends[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""The browser expects the pipe's ends as descriptors 3 and 4, whatever numbers they have here."""
 
 
 def find() -> str | None:
@@ -41,8 +49,7 @@ class Browser:
         options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
         options += ["--remote-debugging-pipe", f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(
-            # The browser expects the pipe's ends as descriptors 3 and 4.
-            ["sh", "-c", f'exec "$0" "$@" 3<&{command_end} 4>&{answer_end}', program, *options],
+            [sys.executable, "-c", STARTER, str(command_end), str(answer_end), program, *options],
             pass_fds=(command_end, answer_end),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -51,6 +58,14 @@ class Browser:
         )
         os.close(command_end)
         os.close(answer_end)
+        try:
+            self._attach()
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self) -> None:
+        """A page of our own, and word of what happens in it."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):

@@ -67,6 +67,8 @@ def run_bench(
             report(done * count + place, len(turns) * count, f"{prompt.kind}, {name}")
         if run.stopped:
             break
+    else:
+        report(len(turns), len(turns), "done")
     return run.results
 
 
