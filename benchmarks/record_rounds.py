@@ -113,6 +113,7 @@ def _curve(path: Path, runtime: str) -> dict[int, float]:
 
 
 def main() -> None:
+    """Record, or measure costs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", nargs="?")
     parser.add_argument("draft", nargs="?")

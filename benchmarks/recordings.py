@@ -54,6 +54,7 @@ def write(path: Path, recordings: list[Recording]) -> None:
 
 
 def read(path: Path) -> Iterator[Recording]:
+    """What `write` wrote."""
     for line in gzip.decompress(path.read_bytes()).decode().splitlines():
         value = json.loads(line)
         drafts = [[Level(*level) for level in draft] for draft in value.pop("drafts")]
@@ -67,6 +68,7 @@ def _packed(recording: Recording) -> dict[str, object]:
 
 
 def write_costs(path: Path, costs: list[Costs]) -> None:
+    """Write cost curves as readable JSON."""
     path.write_text(json.dumps([asdict(one) for one in costs], indent=1) + "\n", encoding="utf-8")
 
 

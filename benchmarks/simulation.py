@@ -70,12 +70,19 @@ class RecordedTarget:
         self.capabilities = Capabilities(trees=trees)
         self.vocabulary = _Vocabulary()
         self._clock, self._costs = clock, costs
-        self._row = np.zeros(VOCABULARY, np.float32)
+        self._row, self._marked = np.zeros(VOCABULARY, np.float32), 0
 
     def forward(self, batch: Several[Segment]) -> list["_Rows"]:
         """Rows for every segment of recorded sessions."""
         self._clock.spend(self._costs.seconds(sum(len(segment.tokens) for segment in batch)))
-        return [_Rows(self._row, segment, self._clock) for segment in batch]
+        return [_Rows(self, segment) for segment in batch]
+
+    def row_for(self, token: int) -> Logits:
+        """A row in which this token has the only large logit; choosing it takes its time."""
+        self._clock.spend(TOKEN_SECONDS)
+        self._row[self._marked], self._row[token] = 0, 1
+        self._marked = token
+        return self._row
 
 
 class _Vocabulary:
@@ -86,12 +93,10 @@ class _Vocabulary:
 class _Rows:
     """The token that follows a node is as deep in the answer as the node; the walk asks for no others."""
 
-    def __init__(self, row: Logits, segment: Segment, clock: SimulatedClock) -> None:
-        self._row, self._segment, self._clock, self._marked = row, segment, clock, 0
+    def __init__(self, target: RecordedTarget, segment: Segment) -> None:
+        self._target, self._segment = target, segment
 
     def logits(self, row: int) -> Logits:
-        """A row in which the recorded token has the only large logit; choosing it takes its time."""
-        self._clock.spend(TOKEN_SECONDS)
         depth, parents = 0, self._segment.parents
         if parents is None:
             depth = row
@@ -99,10 +104,7 @@ class _Rows:
             while row > 0:
                 row, depth = parents[row], depth + 1
         session = cast(RecordedSession, self._segment.session)
-        self._row[self._marked] = 0
-        self._marked = session.recording.tokens[session.position + depth]
-        self._row[self._marked] = 1
-        return self._row
+        return self._target.row_for(session.recording.tokens[session.position + depth])
 
 
 class _Stop:

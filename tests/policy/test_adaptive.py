@@ -53,7 +53,7 @@ class Guesser(BaseDrafter):
 
 
 class Machine:
-    """Plays rounds: `right(draft)` says how many tokens of the main chain come true."""
+    """Plays rounds: `right(draft)` says for how many tokens the text goes on as drafters guess."""
 
     def __init__(
         self,
@@ -81,8 +81,9 @@ class Machine:
         drafted = self.clock.now
         verify = self.truth.seconds(1 + len(draft))
         self.clock.now += verify
-        accepted = min(right(draft), len(draft.path(len(draft) - 1)) if len(draft) else 0)
-        committed = [1] * accepted + [0]
+        true = right(draft)
+        accepted = min(true, len(draft.path(draft.tip)))
+        committed = [1] * accepted + [int(true > accepted)]  # the text does not depend on what was verified
         self.view.tokens.extend(committed)
         phases = {"draft": drafted - started, "verify": verify, "sample": 0.0, "other": 0.0}
         self.policy.observe([committed], phases)
@@ -161,7 +162,7 @@ def test_a_free_drafter_is_scored_while_it_is_off() -> None:
     for _ in range(60):
         assert len(machine.round(lambda draft: 0)) == 0
     assert machine.policy.acceptance.seen("free") > 30
-    assert machine.policy.acceptance.level("free", 0, 0.9) < 0.1
+    assert machine.policy.acceptance.by_level("free")[0] < 0.1
 
 
 def test_the_drafter_with_the_better_prospects_drafts() -> None:
@@ -206,8 +207,8 @@ class Stubborn(Acceptance):
     def rate(self, draft: Draft, first: int = 0, sequence: int = -1) -> None:
         draft.estimates[first:] = [0.95] * (len(draft) - first)
 
-    def level(self, source: str, depth: int, prior: float, sequence: int = -1) -> float:
-        return 0.95
+    def by_level(self, source: str) -> list[float]:
+        return [0.95]
 
 
 ADVERSARIES: list[Callable[[random.Random, AdaptivePolicy], Callable[[Draft], int]]] = [
@@ -223,7 +224,7 @@ ADVERSARIES: list[Callable[[random.Random, AdaptivePolicy], Callable[[Draft], in
 
 @pytest.mark.timeout(600)
 def test_the_bank_s_bound_holds_for_ten_thousand_adversaries() -> None:
-    """Total time <= 1.03 * plain time + credit at every moment, whatever is accepted, with costs as they are believed."""
+    """Total time <= 1.03 * plain time + credit at every moment, whatever is accepted, with costs as believed."""
     chance = random.Random(5)
     worst = 0.0
     for number in range(10_000):

@@ -49,8 +49,8 @@ def test_nodes_on_the_text_s_way_and_the_first_wrong_one_are_tested() -> None:
     assert weights(acceptance) == [1, 1, 0, 0]
     assert acceptance.nodes.estimate(("a", 0), 0.0) > 0
     assert acceptance.nodes.estimate(("a", 1), 0.0) == 0
-    assert acceptance.level("a", 0, 0.0) > 0
-    assert acceptance.level("a", 1, 0.9) < 0.9
+    assert acceptance.by_level("a")[0] > 0
+    assert acceptance.by_level("a")[1] < 0.9
 
 
 def test_siblings_are_scored_and_leave_the_main_chain_s_levels_alone() -> None:
@@ -60,7 +60,7 @@ def test_siblings_are_scored_and_leave_the_main_chain_s_levels_alone() -> None:
     acceptance.score(1, 0, draft, [6], verified=True)
     assert weights(acceptance) == [1, 0, 0, 1]
     assert acceptance.nodes.estimate(("a", 3), 0.0) > 0
-    assert acceptance.level("a", 0, 0.9) < 0.9
+    assert acceptance.by_level("a")[0] < 0.9
 
 
 def test_a_proposal_that_was_not_verified_is_followed_over_rounds() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from slipstream.core.tree import ROOT, Draft
 
+PRIOR = 0.7
+"""P(right) of a level of which nothing is known yet."""
 DEPTHS = 8
 """Levels of a draft whose acceptance is learned apart; deeper ones count as the last of these."""
 
@@ -101,31 +103,38 @@ class Acceptance:
         self.levels = Calibration()
         self._open: dict[tuple[int, int], tuple[Draft, int, int]] = {}
         self._forms: dict[tuple[int, str], Form] = {}
+        self._levels: dict[str, list[float]] = {}
 
     def rate(self, draft: Draft, first: int = 0, sequence: int = -1) -> None:
         """Set the estimates of a draft's nodes from `first` on; what the drafter said is the prior."""
         estimates, sources, buckets, estimate = draft.estimates, draft.sources, draft.buckets, self.nodes.estimate
         if first < len(estimates):
-            form = self._forms.get((sequence, sources[first]))
-            factor = 1.0 if form is None else form.factor
+            factor = self.form(sources[first], sequence)
             for node in range(first, len(estimates)):
                 estimates[node] = factor * estimate((sources[node], buckets[node]), estimates[node])
 
-    def level(self, source: str, depth: int, prior: float, sequence: int = -1) -> float:
-        """P(main chain right at `depth` (0 is the first level) | right before it)."""
+    def by_level(self, source: str) -> Sequence[float]:
+        """[DEPTHS] P(main chain right at a level | right before it), in general; the form is not in it."""
+        levels = self._levels.get(source)
+        if levels is None:
+            estimate = self.levels.estimate
+            levels = self._levels[source] = [estimate((source, depth), PRIOR) for depth in range(DEPTHS)]
+        return levels
+
+    def form(self, source: str, sequence: int) -> float:
+        """What estimates of a drafter are multiplied with on a text."""
         form = self._forms.get((sequence, source))
-        factor = 1.0 if form is None else form.factor
-        return factor * self.levels.estimate((source, min(depth, DEPTHS - 1)), prior)
+        return 1.0 if form is None else form.factor
 
     def seen(self, source: str) -> float:
         """How often the drafter's first level was tested, faded."""
         return self.levels.weight((source, 0))
 
-    def score(self, sequence: int, drafter: int, draft: Draft, tokens: Sequence[int], *, verified: bool) -> None:
+    def score(self, sequence: int, drafter: int, draft: Draft, tokens: Sequence[int], *, verified: bool) -> bool:
         """The text went on with `tokens`: record what that says about a proposal of this round.
 
         A proposal that the text has followed to its last token yet is kept and scored on by the next round, instead of
-        that round's own, unless its own was verified.
+        that round's own, unless its own was verified. Returns whether the first of the tokens had been proposed.
         """
         key = (sequence, drafter)
         earlier = self._open.pop(key, None)
@@ -133,36 +142,48 @@ class Acceptance:
         if earlier is not None and not verified:
             draft, node, depth = earlier
         if not draft.tokens:
-            return
+            return False
+        start = depth
         for token in tokens:
             following = self._test(sequence, draft, node, depth, token)
             if following is None:
-                return
+                return depth > start
             node, depth = following, depth + 1
         if node < len(draft.tokens) - 1:
             self._open[key] = draft, node, depth
+        return True
 
     def _test(self, sequence: int, draft: Draft, node: int, depth: int, token: int) -> int | None:
         """Record whether the children of a node carry `token`; returns the one that does."""
-        found = None
-        parents, tokens, record = draft.parents, draft.tokens, self.nodes.record
-        main = True  # the first child is the main chain's, the others are its siblings
-        for child in range(node + 1, len(parents)):
-            if parents[child] == node:
-                accepted = tokens[child] == token
-                source = draft.sources[child]
-                if main:
-                    main = False
-                    form = self._forms.setdefault((sequence, source), Form())
-                    form.record(self.nodes.estimate((source, draft.buckets[child]), draft.estimates[child]), accepted)
-                    self.levels.record((source, min(depth, DEPTHS - 1)), accepted)
-                record((source, draft.buckets[child]), accepted)
-                if accepted:
-                    found = child
+        found, main = None, True  # the first child is the main chain's, the others are its siblings
+        child = _next_child(draft.parents, node, node + 1)
+        while child is not None:
+            accepted, source = draft.tokens[child] == token, draft.sources[child]
+            if main:
+                main = False
+                form = self._forms.get((sequence, source))
+                if form is None:
+                    form = self._forms[sequence, source] = Form()
+                form.record(self.nodes.estimate((source, draft.buckets[child]), PRIOR), accepted)
+                level = depth if depth < DEPTHS else DEPTHS - 1
+                self.levels.record((source, level), accepted)
+                if source in self._levels:
+                    self._levels[source][level] = self.levels.estimate((source, level), PRIOR)
+            self.nodes.record((source, draft.buckets[child]), accepted)
+            if accepted:
+                found = child
+            child = _next_child(draft.parents, node, child + 1)
         return found
 
     def end(self, sequence: int) -> None:
         """Forget what waits for the rest of a sequence."""
-        for kept in (self._open, self._forms):
-            for key in [key for key in kept if key[0] == sequence]:
-                del kept[key]  # type: ignore[attr-defined]
+        self._open = {key: kept for key, kept in self._open.items() if key[0] != sequence}
+        self._forms = {key: kept for key, kept in self._forms.items() if key[0] != sequence}
+
+
+def _next_child(parents: list[int], node: int, first: int) -> int | None:
+    """The first child of a node from `first` on."""
+    try:
+        return parents.index(node, first)
+    except ValueError:
+        return None

@@ -44,7 +44,7 @@ def _costs(policy: "AdaptivePolicy", nodes: int) -> str:
 def _acceptance(policy: "AdaptivePolicy") -> str:
     """First-level acceptance of every drafter that was seen."""
     seen = [
-        f"{drafter.name} is right {_whole(policy.acceptance.level(drafter.name, 0, 0.0))} of the time"
+        f"{drafter.name} is right {_whole(policy.acceptance.by_level(drafter.name)[0])} of the time"
         for drafter in policy.drafters
         if policy.acceptance.seen(drafter.name) >= 1
     ]
@@ -68,7 +68,7 @@ def _reason(policy: "AdaptivePolicy", index: int) -> str:
     if needed is None:
         return f"{drafter.name} could not pay if it were always right ({check})"
     seen = policy.acceptance.seen(drafter.name)
-    right = policy.acceptance.level(drafter.name, 0, 0.0)
+    right = policy.acceptance.by_level(drafter.name)[0]
     if seen < 1:
         return f"{drafter.name} found nothing to propose"
     if right < needed:

@@ -9,7 +9,6 @@ from slipstream.core.tree import Draft
 from slipstream.policy.calibration import Acceptance
 
 MOST_DRAFT_TOKENS = 64
-PRIOR = 0.6
 
 
 class FixedLength:
@@ -85,8 +84,8 @@ class FixedLength:
 
     def _promises_more(self, i: int, name: str) -> bool:
         """Whether a drafter with a price is expected to get more right than what was proposed for free."""
-        reached, expected = 1.0, 0.0
+        reached, expected, levels = 1.0, 0.0, self._acceptance.by_level(name)
         for depth in range(min(self.num_draft_tokens, self._sequences[i].draft_limit)):
-            reached *= self._acceptance.level(name, depth, PRIOR)
+            reached *= levels[min(depth, len(levels) - 1)]
             expected += reached
         return expected > max((draft.expected_accepted() for draft in self._drafts[i]), default=0.0)

@@ -2,8 +2,8 @@
 
 SHORTEST, LONGEST = 16, 512
 """Rounds between two tries."""
-BURST = 3
-"""Rounds of one try: what the drafter has missed meanwhile is read once for all of them."""
+BURST, LONGEST_BURST = 3, 12
+"""Rounds of one try: what the drafter has missed meanwhile is read once for all of them. More while it does well."""
 
 
 class Probing:
@@ -13,11 +13,10 @@ class Probing:
         self._waits: dict[int, int] = {}
         self._rounds: dict[int, int] = {}
         self._left: dict[int, int] = {}
+        self._tried: dict[int, int] = {}
 
-    def due(self, drafter: int, hopeful: bool) -> bool:
+    def due(self, drafter: int) -> bool:
         """Whether a drafter that would not be chosen should be tried in this round."""
-        if not hopeful:
-            return False
         self._waits.setdefault(drafter, SHORTEST)
         return self._left.get(drafter, 0) > 0 or self._rounds.get(drafter, 0) >= self._waits.get(drafter, SHORTEST)
 
@@ -27,10 +26,16 @@ class Probing:
             self._waits[drafter], self._left[drafter] = SHORTEST, 0
         elif self._left.get(drafter, 0) > 0:
             self._left[drafter] -= 1
+            self._tried[drafter] += 1
         else:
-            self._left[drafter] = BURST - 1
+            self._left[drafter], self._tried[drafter] = BURST - 1, 1
             self._waits[drafter] = min(2 * self._waits.get(drafter, SHORTEST), LONGEST)
         self._rounds[drafter] = 0
+
+    def was_right(self, drafter: int) -> None:
+        """What it proposed in this round came true: a try goes on."""
+        if self._tried.get(drafter, LONGEST_BURST) < LONGEST_BURST:
+            self._left[drafter] = max(self._left[drafter], 2)
 
     def tick(self) -> None:
         """A round is over."""

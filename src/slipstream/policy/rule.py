@@ -1,0 +1,101 @@
+"""The one rule of the adaptive policy: is it worth its time?
+
+Let `rate` be the tokens per second that are achieved now. A token is worth 1, a second costs `rate` tokens. Drafting
+goes on while the expected gain exceeds `rate` times the step's time; then the nodes with the best path probabilities S
+are verified, as many as maximise
+
+    sum of S - rate * (seconds(B + n) - seconds(B))          B: sequences, n: nodes
+
+which is Dinkelbach's method (1967) for the largest ratio of expected tokens to expected time. The same rule gives
+long drafts to a lone user, short ones or none on a busy machine, and none where drafts are bad.
+"""
+
+from collections.abc import Sequence
+
+from slipstream.policy.costs import MOST_ROWS, CostTable
+
+LOOKAHEAD = 8
+"""Levels beyond the present one that a decision to draft on looks at: costs have cliffs."""
+NEGLIGIBLE = 0.02
+"""Nodes that are reached more seldom than this are not looked at."""
+
+
+class Rule:
+    """The rule in one round.
+
+    rate:   tokens per second achieved, never below those of plain decoding
+    gain:   what a token is worth, 1 less the time to sample it
+    rows:   rows that are computed anyway, one for each sequence
+    """
+
+    __slots__ = ("_cells", "base", "gain", "rate", "rows", "speed")
+
+    def __init__(self, costs: CostTable, rows: int, rate: float, token_seconds: float) -> None:
+        self.speed, self._cells = costs.curve()
+        self.rows, self.rate = rows, rate
+        self.base = costs.seconds(rows)
+        self.gain = 1 - rate * token_seconds
+
+    def extra(self, nodes: int) -> float:
+        """Seconds that verifying so many nodes adds to the round."""
+        return self.speed * self._cells[self.rows + nodes] - self.base
+
+    def best_part(self, reached: Sequence[float], allowed: float) -> tuple[float, int]:
+        """(expected gain in tokens, nodes) of the best part of a draft.
+
+        reached: S of the nodes, descending. A parent's is no less than its child's, so that any first part is a tree.
+        allowed: seconds that may be lost by it
+        """
+        rows, cells, gain = self.rows, self._cells, self.gain
+        price = self.rate * self.speed
+        before, most = cells[rows], allowed / self.speed
+        best, nodes, total = 0.0, 0, 0.0
+        for count, one in enumerate(reached[: MOST_ROWS - rows], 1):
+            if one < NEGLIGIBLE:
+                break
+            total += one
+            extra = cells[rows + count] - before
+            value = gain * total - price * extra
+            if value > best and extra <= most:
+                best, nodes = value, count
+        return best, nodes
+
+    def worthwhile(
+        self, reached: float, levels: Sequence[float], depth: int, most: int, factor: float, one: float
+    ) -> bool:
+        """Whether some number of further levels is worth its price; as `prospect`, which says how much."""
+        cells, gain, price, speed = self._cells, self.gain, self.rate, self.speed
+        place, last = self.rows + depth, len(levels) - 1
+        before, total, time = cells[place], 0.0, one
+        for level in range(depth, min(depth + LOOKAHEAD, most)):
+            reached *= factor * (levels[level] if level < last else levels[last])
+            if reached < NEGLIGIBLE:
+                break
+            total += reached
+            place += 1
+            if gain * total > price * (time + speed * (cells[place] - before)):
+                return True
+            time += one
+        return False
+
+    def prospect(self, levels: Sequence[float], most: int, factor: float, first: float, one: float) -> float:
+        """Largest expected gain of a draft's levels, in tokens, their price deducted; -1 if there can be none.
+
+        levels: P(right) of each level, given that those before are, but for `factor`
+        first:  seconds of the first step, `one`: of each after it
+        """
+        cells, gain, rate, speed = self._cells, self.gain, self.rate, self.speed
+        place, last, reached = self.rows, len(levels) - 1, 1.0
+        before = cells[place]
+        best, total, time = -1.0, 0.0, first
+        for level in range(min(LOOKAHEAD, most)):
+            reached *= factor * (levels[level] if level < last else levels[last])
+            if reached < NEGLIGIBLE:
+                break
+            total += reached
+            place += 1
+            value = gain * total - rate * (time + speed * (cells[place] - before))
+            if value > best:
+                best = value
+            time += one
+        return best
