@@ -1,97 +1,142 @@
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 
 from slipstream.draft import SuffixDrafter
-from slipstream.measure.prediction import Evidence, corrected, costs_of, predict
+from slipstream.draft.base import BaseDrafter
+from slipstream.measure.prediction import Evidence, Machine, costs_of, predict
 from slipstream.measure.records import Round
-from slipstream.measure.replay import play_again, replay
+from slipstream.measure.simulated import Costs, SimulatedTime, decode_again
+from slipstream.measure.tracing import Level, Trace
+from slipstream.policy import CostTable, FixedLength
 
 ROW, STEP, CHOICE, REST = 0.010, 0.002, 0.0005, 0.0002
-"""Seconds of a simulated machine."""
+"""Seconds of a machine."""
+PROMPT = [1, 2, 3, 4]
+VERIFY = {1: ROW, 2: 1.1 * ROW, 4: 1.3 * ROW, 8: 1.7 * ROW, 9: 2.8 * ROW, 32: 6 * ROW}
+DRAFT = {1: STEP, 2: 1.5 * STEP, 8: 3 * STEP}
 
 
-def verify(rows: int) -> float:
-    """A target that does four rows for 1.3 times one, and more for more: with a cliff."""
-    return ROW * (1 + 0.1 * (rows - 1) + (1.0 if rows > 8 else 0.0))
+class Named(BaseDrafter):
+    name = "model"
 
 
-def draft(rows: int) -> float:
-    return STEP * (1 + 0.5 * (rows - 1))
+def machine(
+    drafter: BaseDrafter | None = None,
+    *,
+    trees: bool = False,
+    scale: float = 1.0,
+    verify: Mapping[int, float] = VERIFY,
+) -> Machine:
+    target, draft = ({rows: scale * seconds for rows, seconds in table.items()} for table in (verify, DRAFT))
+    drafter = drafter or Named()
+    return Machine(CostTable(target), [drafter], [None if drafter.free else CostTable(draft)], 1000, trees)
 
 
-def simulated(right: Sequence[bool], length: int, speed: float = 1.0) -> list[Round]:
-    """What an engine with these costs would record; `speed` scales the whole machine."""
-    rounds = []
-    for played in replay(right, length, 50):
-        steps = draft(played.lag) + (played.steps - 1) * draft(1) if played.steps else 0.0
-        counts = played.drafted, min(played.committed, played.drafted), played.committed - 1, played.committed
-        seconds = steps, verify(played.rows), CHOICE * played.committed, REST
-        rounds.append(Round(played.context, *counts, played.steps, "model", *(speed * one for one in seconds)))
-    return rounds
+def answer(count: int = 200, seed: int = 0) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(5, 900, count)]
 
 
-def spent(rounds: Sequence[Round]) -> float:
-    return sum(one.seconds for one in rounds) / sum(one.committed for one in rounds)
-
-
-def outcomes(acceptance: float, seed: int, count: int = 400) -> list[bool]:
-    return [bool(one) for one in np.random.default_rng(seed).random(count) < acceptance]
-
-
-@pytest.mark.parametrize("acceptance", [0.3, 0.6, 0.9])
-def test_a_fixed_length_is_predicted_from_another(acceptance: float) -> None:
-    right = outcomes(acceptance, 1)
-    plain = simulated(right, 0)
-    prediction = predict([Evidence("p", "chat", plain, simulated(right, 4))], verify, draft, None)
-    for length in (1, 2, 4, 8, 12):
-        assert prediction.fixed[length] == pytest.approx(spent(plain) / spent(simulated(right, length)), rel=0.05)
-    assert prediction.fixed[0] == 1
-
-
-def test_the_best_length_avoids_the_cliff_and_a_bad_drafter_is_off() -> None:
-    good, bad = outcomes(0.95, 2), outcomes(0.02, 3)
-    evidence = [Evidence(kind, kind, simulated(r, 0), simulated(r, 4)) for kind, r in (("code", good), ("chat", bad))]
-    prediction = predict(evidence, verify, draft, None)
-    assert prediction.best["chat"] == 0
-    assert 5 <= prediction.best["code"] <= 7
-    assert prediction.by_kind["chat"] == 1
-
-
-def test_curves_that_were_measured_on_a_slower_machine_are_corrected() -> None:
-    right = outcomes(0.7, 4)
-    evidence = [Evidence("p", "chat", simulated(right, 0), simulated(right, 4))]
-    exact = predict(evidence, verify, draft, None)
-    slow = predict(evidence, lambda rows: 3 * verify(rows), lambda rows: 2 * draft(rows), None)
-    assert slow.fixed[4] == pytest.approx(exact.fixed[4])
-    assert slow.fixed[12] == pytest.approx(exact.fixed[12])
-
-
-def test_a_correction_is_exact_where_it_was_seen_and_between_in_proportion() -> None:
-    curve = corrected(lambda rows: float(rows), [(1, 2.0)] * 3 + [(5, 20.0)] * 3 + [(9, 900.0)])
-    assert [curve(rows) for rows in (1, 3, 5, 9)] == [2.0, 9.0, 20.0, 36.0]
-    assert corrected(lambda rows: 7.0, [])(3) == 7.0
-
-
-def test_the_figures_of_a_round_add_up() -> None:
-    right = outcomes(0.6, 5)
-    probe = simulated(right, 4)
-    costs = costs_of(Evidence("p", "chat", simulated(right, 0), probe), verify, draft)
-    assert costs.plain == pytest.approx(ROW + CHOICE + REST)
-    for one, played in zip(probe, replay(right, 4, 50), strict=True):
-        assert costs.seconds(played) == pytest.approx(one.seconds)
-
-
-def test_a_drafter_without_a_model_is_played_again() -> None:
-    prompt, answer = list(range(40)), [*range(5, 35), 77, *range(2, 30)]
-    plain = simulated([False] * len(answer), 0)
-    probe = [
-        Round(p.context, p.drafted, min(p.committed, p.drafted), p.committed - 1, p.committed, 0, "suffix", *seconds)
-        for p in play_again(SuffixDrafter(), prompt, answer, 4)
-        for seconds in [(0.0001, verify(p.rows), CHOICE * p.committed, REST)]
+def traced(tokens: Sequence[int], acceptance: float, seed: int = 0, *, ranks: int = 1) -> Trace:
+    """A draft model that is right that often at first; with more ranks it has the right token at the second."""
+    right = np.random.default_rng([seed, 1]).random(len(tokens)) < acceptance
+    levels = [
+        Level([token, 999] if good else [998, token], [0, 1], [0.6, 0.2])
+        for token, good in zip(tokens, right, strict=True)
     ]
-    prediction = predict([Evidence("p", "edit", plain, probe, prompt, answer)], verify, None, SuffixDrafter())
-    assert prediction.fixed[4] == pytest.approx(spent(plain) / spent(probe), rel=0.01)
-    assert prediction.best["edit"] > 4
-    assert prediction.by_kind["edit"] > prediction.fixed[4]
+    cut = [Level(one.tokens[:ranks], one.buckets[:ranks], one.estimates[:ranks]) for one in levels]
+    return Trace(cut, STEP)
+
+
+def plain_rounds(count: int = 20) -> list[Round]:
+    return [Round(4 + place, 0, 0, 0, 1, 0, "", 0.0, ROW, CHOICE, REST) for place in range(count)]
+
+
+def evidence(acceptance: float, name: str = "p", kind: str = "chat", ranks: int = 1, seed: int = 0) -> Evidence:
+    tokens = answer(seed=seed)
+    return Evidence(name, kind, PROMPT, tokens, plain_rounds(), [traced(tokens, acceptance, seed, ranks=ranks)])
+
+
+def by_hand(right: Sequence[bool], length: int) -> float:
+    """Seconds of an answer with chains of this length, counted in another way than by playing rounds."""
+    table, draft = CostTable(VERIFY), CostTable(DRAFT)
+    place = lag = 0
+    seconds = 0.0
+    while place < len(right):
+        drafted = min(length, len(right) - place - 1)
+        accepted = next((n for n in range(drafted) if not right[place + n]), drafted)
+        steps = draft.seconds(max(lag, 1)) + (drafted - 1) * draft.seconds(1) if drafted else 0.0
+        seconds += steps + table.seconds(drafted + 1) + CHOICE * (accepted + 1) + REST
+        lag = accepted + 1 - min(drafted - 1, accepted)
+        place += accepted + 1
+    return seconds
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.6, 0.9, 1.0])
+def test_fixed_lengths_take_what_a_count_by_hand_gives(acceptance: float) -> None:
+    one = evidence(acceptance)
+    [trace] = one.traces
+    assert trace is not None
+    right = [level.tokens[0] == token for level, token in zip(trace.levels, one.answer, strict=True)]
+    prediction = predict([one], machine())
+    plain = len(right) * (ROW + CHOICE + REST)
+    for length in (1, 2, 4, 8):
+        assert prediction.by_length()[length] == pytest.approx(plain / by_hand(right, length))
+
+
+def test_the_policy_is_near_the_best_length_and_off_where_nothing_is_right() -> None:
+    good, bad = evidence(0.9, "good"), evidence(0.0, "bad", seed=1)
+    prediction = predict([good, bad], machine())
+    best = max(prediction.fixed[length]["good"] for length in prediction.fixed)
+    assert prediction.auto["good"] > 0.9 * best
+    assert 0.9 < prediction.auto["bad"] <= 1.0
+    assert prediction.for_prompts(["good", "bad"]) == pytest.approx(
+        (prediction.auto["good"] * prediction.auto["bad"]) ** 0.5
+    )
+    assert prediction.for_prompts(["good", "unheard of"]) is None
+    assert prediction.for_prompts([]) is None
+
+
+def test_second_choices_count_where_the_target_takes_trees() -> None:
+    one = evidence(0.5, ranks=2)
+    flat = {rows: ROW * (1 + 0.01 * rows) for rows in (1, 2, 4, 8, 32)}
+    chains, trees = (predict([one], machine(trees=trees, verify=flat)) for trees in (False, True))
+    assert trees.auto["p"] > 1.05 * chains.auto["p"]
+
+
+def test_only_the_shape_of_curves_matters_not_the_speed_at_which_they_were_measured() -> None:
+    one = evidence(0.7)
+    exact, slow = predict([one], machine()), predict([one], machine(scale=3.0))
+    assert slow.by_length() == pytest.approx(exact.by_length())
+    assert costs_of(one, machine(scale=3.0)).plain == pytest.approx(ROW + CHOICE + REST)
+
+
+def test_a_drafter_without_a_model_drafts_itself() -> None:
+    tokens = [*range(5, 60), *range(5, 60), *range(5, 60)]
+    one = Evidence("p", "edit", PROMPT, tokens, plain_rounds(), [None])
+    prediction = predict([one], machine(SuffixDrafter()))
+    assert prediction.by_length()[8] > prediction.by_length()[2] > 1
+    assert prediction.auto["p"] > 1.5
+    other = Evidence("p", "chat", PROMPT, answer(), plain_rounds(), [None])
+    assert predict([other], machine(SuffixDrafter())).auto["p"] == pytest.approx(1, abs=0.05)
+
+
+def test_an_answer_ends_where_it_ended_whatever_is_drafted() -> None:
+    tokens = answer(7)
+    costs = Costs(lambda rows: ROW, [lambda rows: STEP], 0.0, 0.0)
+    time = SimulatedTime()
+    shape = {"vocabulary": 1000, "trees": False}
+    seconds = decode_again(
+        PROMPT,
+        tokens,
+        [Named()],
+        [traced(tokens, 1.0)],
+        costs,
+        FixedLength(4),
+        time,
+        **shape,  # type: ignore[arg-type]
+    )
+    # 4 drafted and a bonus, then one drafted, for the last token is the target's own
+    assert seconds == pytest.approx(2 * ROW + 5 * STEP)
+    assert time.now == seconds

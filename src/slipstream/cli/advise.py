@@ -134,7 +134,12 @@ def _measured(
     from slipstream.engine import Engine
     from slipstream.measure.advise import advise as measure
     from slipstream.measure.memory_bill import kv_bytes_of
+    from slipstream.measure.study import PolicyOptions
 
+    speculation = settings.speculation_options()
+    policy: PolicyOptions = {"most": settings.num_draft_tokens}
+    if settings.max_slowdown is not None:
+        policy["max_slowdown"] = settings.max_slowdown
     with ExitStack() as stack:
         with Loading(settings.model) as loading, interrupts.leaving():
             options = settings.model_options()
@@ -145,7 +150,6 @@ def _measured(
             terminal.say(notice)
 
         def load(candidate: "Candidate") -> "Engine":
-            speculation = settings.speculation_options()
             return plain.sharing(draft=candidate.draft, options=options, **speculation)
 
         stop = Event()
@@ -160,6 +164,7 @@ def _measured(
             kv_bytes=kv_bytes_of(plain.target, target),
             max_tokens=settings.max_tokens or DEFAULT_MAX_TOKENS,
             options=settings.generation_options(),
+            policy=policy,
             progress=progress.report,
             should_stop=stop.is_set,
         )

@@ -44,7 +44,7 @@ def _assessment(one: Assessment) -> list[str]:
         "",
         f"{one.candidate.name}{runtime}",
         *(f"  {line}" for line in _table([HEADS, *rows])),
-        *(f"  {line}" for line in (_costs(one), _memory(one.memory), *_surprise(one), *_differing(one))),
+        *(f"  {line}" for line in (_costs(one), *_fixed(one), _memory(one.memory), *_surprise(one), *_differing(one))),
         *(f"  {sentence}" for sentence in one.failures),
     ]
 
@@ -74,6 +74,14 @@ def _costs(one: Assessment) -> str:
     return f"Costs: a draft step takes {one.costs.draft_step:.2f} and {verify}."
 
 
+def _fixed(one: Assessment) -> list[str]:
+    ratios = {} if one.prediction is None else one.prediction.by_length()
+    if not ratios:
+        return []
+    texts = ", ".join(f"{length}: {ratio:.2f}x" for length, ratio in ratios.items())
+    return [f"Predicted for drafts of a fixed length: {texts}."]
+
+
 def _memory(bill: MemoryBill) -> str:
     if not bill.total:
         return "Memory: none."
@@ -91,9 +99,7 @@ def _surprise(one: Assessment) -> list[str]:
     where = [*kinds, *(["all together"] if one.overall.surprising else [])]
     if not where:
         return []
-    reasons = (
-        "Other programs at work, or a policy that does better or worse than drafts of one length, can be the reason."
-    )
+    reasons = "Other programs at work are the usual reason."
     return [
         f"* Prediction and measurement differ by over 10 % for {', '.join(where)}; the measurement counts. {reasons}"
     ]

@@ -1,16 +1,15 @@
 """The figures of one candidate: what was measured, what was predicted, what it costs."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from typing import Any
 
 from slipstream.measure.candidates import Candidate
 from slipstream.measure.memory_bill import MemoryBill
-from slipstream.measure.prediction import Curve, Prediction
+from slipstream.measure.prediction import Prediction
 from slipstream.measure.ratios import Ratio, differing, is_looping, ratio
 from slipstream.measure.records import Answer
+from slipstream.measure.simulated import Curve
 from slipstream.measure.verdict import Measured
 
 FAR = 0.1
@@ -105,8 +104,7 @@ class Assessment:
             "kinds": {kind: figures.as_dict() for kind, figures in self.kinds.items()},
             "costs": {"draft_step": self.costs.draft_step, f"verify_{VERIFIED_ROWS}_rows": self.costs.verify},
             "memory": self.memory.as_dict(),
-            "predicted_by_length": None if prediction is None else {str(n): x for n, x in prediction.fixed.items()},
-            "best_lengths": None if prediction is None else dict(prediction.best),
+            "predicted_by_length": {} if prediction is None else {str(n): x for n, x in prediction.by_length().items()},
             "differing_answers": self.differing,
             "failures": list(self.failures),
         }
@@ -121,18 +119,10 @@ def figures(
     tested = sum(one.tested for one in rounds)
     return KindFigures(
         ratio=ratio(answers, name, kind),
-        predicted=None if prediction is None else predicted(prediction, mine),
+        predicted=None if prediction is None else prediction.for_prompts({answer.prompt for answer in mine}),
         acceptance_rate=sum(one.accepted for one in rounds) / tested if tested else None,
         tokens_per_round=sum(one.committed for one in rounds) / len(rounds) if rounds else None,
     )
-
-
-def predicted(prediction: Prediction, answers: Iterable[Answer]) -> float | None:
-    """The prediction for the prompts of these answers; None if it knows nothing of a kind among them."""
-    kinds = [kind for _, kind in {(answer.prompt, answer.kind) for answer in answers}]
-    if not kinds or not all(kind in prediction.by_kind for kind in kinds):
-        return None
-    return math.exp(fmean(math.log(prediction.by_kind[kind]) for kind in kinds))
 
 
 def differing_answers(answers: Sequence[Answer], name: str) -> int:

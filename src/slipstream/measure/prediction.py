@@ -1,173 +1,145 @@
-"""How fast a drafter should be, from measured costs and acceptance alone: arithmetic to hold measurements against.
+"""How fast a drafter should be, from measured costs and acceptance alone: to hold measurements against.
 
-Costs are forwards of target and draft model timed by themselves (`policy.profile`), held against the forwards of one
-plain answer and one answer with drafts of a fixed length, so that what caches and contexts change is in them.
-Acceptance is that answer's, replayed for every other length (`measure.replay`). A length's speed-up is then
-
-    tokens(n) * c(1)  /  sum over rounds of [ draft steps * c_d + c_v(rows) + choosing + the rest ]
-
-and what a policy that knows all this should reach is that of the best length, 0 included, for each kind of prompt.
+Costs are forwards of target and draft model timed by themselves (`policy.profile`), moved to the speed that plain
+rounds and draft steps had on the prompt in question. Acceptance is what the draft model proposes for the tokens of a
+plain answer (`measure.tracing`). From both the answer's time is simulated (`measure.simulated`), with the policy that
+is to be judged and with drafts of fixed lengths. Nothing that was decoded with drafts takes part.
 """
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from slipstream.core.protocols import Drafter
+from slipstream.core.protocols import Drafter, Policy
 from slipstream.measure.records import Round
-from slipstream.measure.replay import Played, play_again, replays, trace_of
+from slipstream.measure.simulated import Costs, Curve, SimulatedTime, decode_again
+from slipstream.measure.tracing import Trace
+from slipstream.policy import DEFAULT_MAX_SLOWDOWN, AdaptivePolicy, CostTable, ExcessBank, FixedLength
+from slipstream.policy.adaptive import DEFAULT_MOST_DRAFTED
 
-LENGTHS = tuple(range(17))
-"""Draft lengths that are considered; 0 is plain decoding."""
-SEEN = 3
-"""Forwards of so many rows that must have been seen before their time corrects the table."""
-
-Curve = Callable[[int], float]
-"""Seconds of a forward by its number of rows."""
+LENGTHS = (1, 2, 4, 8)
+"""Fixed draft lengths that are predicted beside the policy's choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was recorded of one prompt: a plain answer, and one with drafts of a fixed length from one drafter.
+    """What is known of one prompt.
 
-    prompt, answer: token ids; needed for drafters that are played again
+    prompt, answer: token ids; the answer is plain decoding's
+    rounds:         of that answer
+    traces:         one for each drafter, None for those that are free
     """
 
     name: str
     kind: str
-    plain: Sequence[Round]
-    probe: Sequence[Round]
-    prompt: Sequence[int] = ()
-    answer: Sequence[int] = ()
+    prompt: Sequence[int]
+    answer: Sequence[int]
+    rounds: Sequence[Round]
+    traces: Sequence[Trace | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
-    """Seconds in the rounds of one prompt.
+class Machine:
+    """What is known of the models.
 
-    plain:   of a token in plain decoding
-    verify:  of the target's forward, by rows
-    draft:   of a draft step, by the tokens that it reads
-    round_:  of what a round takes besides, and `token` of what each committed token adds to it
+    target:   the target's cost table
+    drafters: the engine's
+    drafts:   the cost table of each one's model, None without one
+    most:     most draft tokens of the policy, None for its own limit
     """
 
-    plain: float
-    verify: Curve
-    draft: Curve
-    round_: float
-    token: float
-
-    def seconds(self, played: Played) -> float:
-        """Time of a round."""
-        steps = self.draft(played.lag) + (played.steps - 1) * self.draft(1) if played.steps else 0.0
-        return steps + self.verify(played.rows) + self.round_ + self.token * played.committed
+    target: CostTable
+    drafters: Sequence[Drafter]
+    drafts: Sequence[CostTable | None]
+    vocabulary: int
+    trees: bool
+    most: int | None = None
+    max_slowdown: float = DEFAULT_MAX_SLOWDOWN
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Speed-ups over plain decoding.
+    """Speed-ups over plain decoding, by prompt: with the policy, and with drafts of fixed lengths."""
 
-    fixed:   for all prompts, by draft length
-    by_kind: what the best length gives for each kind; `best` is that length
-    """
+    auto: Mapping[str, float]
+    fixed: Mapping[int, Mapping[str, float]]
 
-    fixed: Mapping[int, float]
-    by_kind: Mapping[str, float]
-    best: Mapping[str, int]
+    def for_prompts(self, prompts: Iterable[str], length: int | None = None) -> float | None:
+        """Over these prompts (geometric mean, as `measure.ratios`); None if one of them was not predicted.
+
+        length: of fixed drafts, None for the policy
+        """
+        ratios = self.auto if length is None else self.fixed[length]
+        names = list(prompts)
+        if not names or not all(name in ratios for name in names):
+            return None
+        return math.exp(fmean(math.log(ratios[name]) for name in names))
+
+    def by_length(self) -> dict[int, float]:
+        """Over all prompts, for each fixed length."""
+        ratios = {length: self.for_prompts(self.auto, length) for length in self.fixed}
+        return {length: ratio for length, ratio in ratios.items() if ratio is not None}
 
 
-def costs_of(evidence: Evidence, target: Curve, draft: Curve | None) -> Costs:
-    """Costs in the rounds of one prompt. draft: the draft model's curve, None for drafters that play for free."""
-    probe, rounds = evidence.probe, [*evidence.plain, *evidence.probe]
-    drafting = [one for one in probe if one.drafted] or probe
-    free = 0.0 if draft is not None else median(one.draft for one in drafting)
+def predict(evidence: Sequence[Evidence], machine: Machine) -> Prediction:
+    """Simulate all answers with the policy and with fixed lengths."""
+    time = SimulatedTime()
+    fixed = {length: _played(evidence, machine, FixedLength(length), time) for length in LENGTHS}
+    auto = _adaptive(machine, time)
+    _played(evidence, machine, auto, time)  # measured policies have seen some text, too
+    return Prediction(_played(evidence, machine, auto, time), fixed)
+
+
+def costs_of(evidence: Evidence, machine: Machine) -> Costs:
+    """Costs in the rounds of one prompt."""
+    rounds = evidence.rounds
+    verify = _moved(machine.target.seconds, median(one.verify for one in rounds))
+    drafts = [
+        None if table is None or trace is None else _moved(table.seconds, trace.step_seconds)
+        for table, trace in zip(machine.drafts, evidence.traces, strict=True)
+    ]
     return Costs(
-        plain=sum(median(column) for column in zip(*(one[7:] for one in evidence.plain), strict=True)),
-        verify=corrected(target, [(one.drafted + 1, one.verify) for one in rounds]),
-        draft=(lambda lag: 0.0) if draft is None else _draft_curve(draft, probe),
-        round_=median(one.other for one in drafting) + free,
-        token=sum(one.sample for one in probe) / sum(one.committed for one in probe),
+        verify=verify,
+        drafts=drafts,
+        token=median(one.sample for one in rounds),
+        round_=median(one.draft + one.other for one in rounds),
     )
 
 
-def corrected(curve: Curve, seen: Iterable[tuple[int, float]]) -> Curve:
-    """The curve moved to what was seen: exactly where there were enough forwards of so many rows, in between in
-    proportion, outside as at the nearest."""
-    times: dict[int, list[float]] = {}
-    for rows, seconds in seen:
-        times.setdefault(rows, []).append(seconds)
-    factors = {rows: median(taken) / curve(rows) for rows, taken in sorted(times.items()) if len(taken) >= SEEN}
-    places = list(factors)
-
-    def factor(rows: int) -> float:
-        after = bisect_left(places, rows)
-        if not places:
-            return 1.0
-        if after in (0, len(places)) or places[after] == rows:
-            return factors[places[min(after, len(places) - 1)]]
-        low, high = places[after - 1], places[after]
-        return factors[low] + (factors[high] - factors[low]) * (rows - low) / (high - low)
-
-    return lambda rows: curve(rows) * factor(rows)
-
-
-def predict(evidence: Sequence[Evidence], target: Curve, draft: Curve | None, drafter: Drafter | None) -> Prediction:
-    """The prediction for one drafter.
-
-    target, draft: their cost curves; `draft` is None for a drafter without a model
-    drafter:       one that is played again on each answer; None for a draft model, whose probes are replayed
-    """
-    assert evidence, "a prediction needs a prompt"
-    by_prompt: list[dict[int, float]] = []
+def _played(evidence: Sequence[Evidence], machine: Machine, policy: Policy, time: SimulatedTime) -> dict[str, float]:
+    """Speed-up of each prompt, played one after the other."""
+    ratios: dict[str, float] = {}
     for one in evidence:
-        costs = costs_of(one, target, draft)
-        by_prompt.append({length: _ratio(one, costs, length, drafter) for length in LENGTHS})
-    kinds = list(dict.fromkeys(one.kind for one in evidence))
-    of_kind = {
-        kind: _means(ratios for one, ratios in zip(evidence, by_prompt, strict=True) if one.kind == kind)
-        for kind in kinds
-    }
-    best = {kind: max(LENGTHS, key=means.__getitem__) for kind, means in of_kind.items()}
-    return Prediction(
-        fixed=_means(by_prompt),
-        by_kind={kind: of_kind[kind][best[kind]] for kind in kinds},
-        best=best,
+        costs = costs_of(one, machine)
+        seconds = decode_again(
+            one.prompt,
+            one.answer,
+            machine.drafters,
+            one.traces,
+            costs,
+            policy,
+            time,
+            vocabulary=machine.vocabulary,
+            trees=machine.trees,
+        )
+        ratios[one.name] = len(one.answer) * costs.plain / seconds
+    return ratios
+
+
+def _adaptive(machine: Machine, time: SimulatedTime) -> AdaptivePolicy:
+    """The policy as an engine makes it, with tables of its own that it corrects as it goes."""
+    return AdaptivePolicy(
+        CostTable(machine.target.points),
+        [None if table is None else CostTable(table.points) for table in machine.drafts],
+        trees=machine.trees,
+        bank=ExcessBank(machine.max_slowdown),
+        most=DEFAULT_MOST_DRAFTED if machine.most is None else machine.most,
+        timer=time,
     )
 
 
-def _ratio(evidence: Evidence, costs: Costs, length: int, drafter: Drafter | None) -> float:
-    """Times faster than plain decoding with drafts of this length."""
-    if length == 0:
-        return 1.0
-    if drafter is not None:
-        ways = [play_again(drafter, evidence.prompt, evidence.answer, length)]
-    else:
-        ways = replays(trace_of(evidence.probe), length)
-    seconds = sum(costs.seconds(played) for way in ways for played in way)
-    tokens = sum(played.committed for way in ways for played in way)
-    return tokens * costs.plain / seconds
-
-
-def _draft_curve(curve: Curve, probe: Sequence[Round]) -> Curve:
-    """The draft model's curve, in proportion to what its steps took in the probe."""
-    expected = taken = 0.0
-    lag = 1
-    for one in probe:
-        if one.drafted:
-            expected += curve(lag) + (one.drafted - 1) * curve(1)
-            taken += one.draft
-        lag = one.accepted + 1 - min(one.drafted - 1, one.accepted) if one.drafted else lag + 1
-    factor = taken / expected if expected else 1.0
-    return lambda rows: curve(rows) * factor
-
-
-def _means(ratios: Iterable[Mapping[int, float]]) -> dict[int, float]:
-    columns = list(ratios)
-    return {length: _mean(column[length] for column in columns) for length in LENGTHS}
-
-
-def _mean(ratios: Iterable[float]) -> float:
-    """Geometric, as `measure.ratios` takes it over prompts."""
-    return math.exp(fmean(map(math.log, ratios)))
+def _moved(curve: Curve, one_row: float) -> Curve:
+    """The curve of a machine on which one row takes so long."""
+    factor = one_row / curve(1)
+    return lambda rows: factor * curve(rows)

@@ -1,0 +1,74 @@
+"""What a draft model proposes at each token of an answer that is known already.
+
+A draft model shares the target's noise, so what it proposes at a place depends on the text before that place alone:
+whether it is right there is a property of the answer, not of the round. One step for each token of a plain answer
+therefore tells what every draft of any length would have been, as far as it was right.
+"""
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from time import perf_counter
+from typing import NamedTuple
+
+from slipstream.core.protocols import Drafter, Growth
+from slipstream.core.sampling import Sampler
+from slipstream.core.tree import Draft
+
+
+class Level(NamedTuple):
+    """Candidates for one token, the main chain's first; empty where the drafter had none."""
+
+    tokens: Sequence[int]
+    buckets: Sequence[int]
+    estimates: Sequence[float]
+
+
+class Trace(NamedTuple):
+    """Candidates for each token of an answer, and seconds of a step that reads one token."""
+
+    levels: Sequence[Level]
+    step_seconds: float
+
+
+def trace(
+    drafter: Drafter,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    sampler: Sampler,
+    *,
+    siblings: int,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Trace | None:
+    """Let a drafter that grows level by level propose each token of the answer; None if it was stopped.
+
+    sampler:  a fresh one with the parameters and the seed that the answer came from
+    siblings: candidates for each token
+    """
+    text = _Text(prompt, sampler, siblings)
+    levels, seconds = [], []
+    drafter.begin(text, 0)
+    try:
+        for token in answer:
+            if should_stop():
+                return None
+            draft = Draft()
+            started = perf_counter()
+            drafter.extend([Growth(text, draft, siblings, siblings)])
+            seconds.append(perf_counter() - started)
+            levels.append(Level(draft.tokens, draft.buckets, draft.estimates))
+            sampler.accept(token)
+            text.tokens.append(token)
+    finally:
+        drafter.end(text)
+    return Trace(levels, median(seconds[1:] or seconds))  # the first step reads the prompt
+
+
+class _Text:
+    """A sequence whose tokens are given; `core.protocols.SequenceView`."""
+
+    id = -1
+
+    def __init__(self, prompt: Sequence[int], sampler: Sampler, draft_limit: int) -> None:
+        self.tokens = list(prompt)
+        self.sampler = sampler
+        self.draft_limit = draft_limit
