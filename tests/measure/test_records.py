@@ -119,6 +119,18 @@ def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
         Writer(tmp_path / "missing" / "bench.jsonl")
 
 
+def test_an_older_file_stays_until_there_is_something_to_write(tmp_path: Path) -> None:
+    path = written(tmp_path / "bench.jsonl")
+    before = path.read_bytes()
+    Writer(path).close()
+    assert path.read_bytes() == before
+    with Writer(path) as writer:
+        writer.begin(HEADER)
+    assert read_bench(path).answers == []
+    Writer(tmp_path / "new.jsonl").close()
+    assert not (tmp_path / "new.jsonl").exists()
+
+
 def test_a_full_device() -> None:
     writer = Writer(Path("/dev/full"))
     with pytest.raises(StorageError, match="cannot be written any more: the disk is full; what it holds can be read"):

@@ -93,16 +93,20 @@ def bench(
     are those of `run`. A model that is known and not here yet is fetched.
     """
     from slipstream.measure.configurations import parse_configurations
+    from slipstream.measure.server_link import parse_address
 
     settings.speculation_options()  # impossible values are refused before anything is written or loaded
     settings.model_options()
+    addresses = against or []
+    for url in addresses:
+        parse_address(url)
     options = _generation_options(settings, max_tokens, seed, repeats)
     configurations = parse_configurations(["suffix"] if config is None else config)
     chosen = _prompts(prompts, kinds, per_kind)
     with ExitStack() as stack:
         run = _Run(settings, options, repeats, stack)
         run.open(out)
-        run.load(configurations, against or ())
+        run.load(configurations, addresses)
         run.measure(chosen)
         run.show(json=json)
     raise typer.Exit(run.code)
@@ -113,7 +117,7 @@ def _generation_options(settings: Settings, max_tokens: int, seed: int, repeats:
     from slipstream.core.params import check_whole
 
     check_whole("max_tokens", max_tokens, 1, 2**31)
-    check_whole("repeats", repeats, 1, 10_000)
+    check_whole("--repeats", repeats, 1, 10_000)
     check_whole("seed", seed, 0, 2**63)
     given = {**settings.generation_options(), "max_tokens": max_tokens, "seed": seed}
     if settings.think is not None:
@@ -126,7 +130,7 @@ def _prompts(path: Path | None, kinds: list[str] | None, per_kind: int | None) -
     from slipstream.measure.prompts import read_prompts, select, shipped_prompts
 
     if per_kind is not None:
-        check_whole("per_kind", per_kind, 1, 10**6)
+        check_whole("--per-kind", per_kind, 1, 10**6)
     names = None if kinds is None else [kind.strip() for kind in ",".join(kinds).split(",")]
     if path is None:
         return shipped_prompts(names, PER_KIND if per_kind is None else per_kind)

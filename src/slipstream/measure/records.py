@@ -7,6 +7,7 @@ line that is cut short for what it is.
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -155,15 +156,19 @@ class Writer:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._is_new = not path.exists()
         try:
-            self._file = path.open("wb", buffering=0)
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise StorageError(
                 f"{path} cannot be written: {error.strerror}; choose another place with --out."
             ) from error
 
     def begin(self, header: dict[str, Any]) -> None:
-        """The first line: what is measured, where and how."""
+        """The first line: what is measured, where and how. Now, not earlier, the place of an older file is taken."""
+        self._is_new = False
+        with suppress(OSError):  # a device
+            self._file.truncate(0)
         self._write({"format": FORMAT, "version": VERSION, "round_fields": list(Round._fields), **header})
 
     def end(self, *, stopped: bool) -> None:
@@ -174,7 +179,10 @@ class Writer:
         self._write(record.as_dict())
 
     def close(self) -> None:
+        """Leaves no empty file behind where nothing was begun."""
         self._file.close()
+        if self._is_new:
+            self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> "Writer":
         return self
@@ -184,7 +192,7 @@ class Writer:
 
     def _write(self, value: dict[str, Any]) -> None:
         line = json.dumps(value, ensure_ascii=False).encode() + b"\n"
-        whole = self._file.tell() if self._file.seekable() else None
+        whole = self._file.seek(0, os.SEEK_END) if self._file.seekable() else None
         try:
             written = 0
             while written < len(line):
