@@ -2,7 +2,7 @@ import pytest
 
 from slipstream.measure.ratios import Ratio
 from slipstream.measure.records import Failure
-from slipstream.measure.report_text import HEADS, describe, interval, markdown, shorten, table
+from slipstream.measure.report_text import HEADS, describe, interval, listing, markdown, shorten, table
 from slipstream.measure.summary import summarise
 from tests.measure.answers import HEADER, answer, bench, full_bench
 
@@ -28,6 +28,18 @@ def test_a_narrow_terminal_cuts_names_not_numbers() -> None:
     assert "model:dra….gguf,n=4" not in wide[3]
     assert "…" in narrow[3]
     assert wide[3].split()[-1] == narrow[3].split()[-1]
+
+
+def test_a_very_narrow_terminal_gets_blocks_of_lines() -> None:
+    lines = listing(summarise(full_bench()), 40)
+    assert max(map(len, lines)) <= 40
+    assert lines[:5] == [
+        "chat",
+        "  off",
+        "    100.0 tok/s, 1.00 tokens/round",
+        "  suffix",
+        "    149.3 tok/s, 1.49x (1.47 to 1.52),",
+    ]
 
 
 @pytest.mark.parametrize(("width", "text"), [(9, "abcdefghi"), (8, "abcd…ghi"), (3, "a…i"), (2, "a…")])

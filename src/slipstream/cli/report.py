@@ -59,9 +59,14 @@ def report(
 
 def show_table(summary: "Summary", output: Output) -> None:
     """The figures, with the heads in bold and what is certainly faster in green where there are colours."""
-    from slipstream.measure.report_text import table
+    from slipstream.measure.report_text import listing, table
 
-    head, *lines = table(summary, terminal.width(sys.stdout) if sys.stdout.isatty() else None)
+    columns = terminal.width(sys.stdout) if sys.stdout.isatty() else None
+    head, *lines = table(summary, columns)
+    if columns is not None and len(head) > columns:
+        output.write("\n".join(listing(summary, columns)))
+        output.end_line()
+        return
     cells = [row.cells[name] for row in summary.rows for name in summary.configurations]
     output.write(head, BOLD)
     output.end_line()

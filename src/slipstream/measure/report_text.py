@@ -1,6 +1,7 @@
 """The report as text: a table for terminals, and Markdown."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 from slipstream.measure.ratios import Ratio
@@ -64,6 +65,20 @@ def table(summary: Summary, columns: int | None = None) -> list[str]:
     excess = 0 if columns is None else sum(widths) + 2 * (len(HEADS) - 1) - columns
     widths[1] = max(widths[1] - max(excess, 0), min(widths[1], 12))
     return [_line(row, widths) for row in rows]
+
+
+def listing(summary: Summary, columns: int) -> list[str]:
+    """The same for terminals that are too narrow for a table: a block of lines for each configuration."""
+    lines = []
+    for row in summary.rows:
+        lines.append(row.kind)
+        for name in summary.configurations:
+            speed, value, span, accepted, length = cells(row.cells[name])
+            lines.append(f"  {shorten(name, columns - 2)}")
+            parts = (f"{speed} tok/s", f"{value} ({span})", f"{accepted} accepted", f"{length} tokens/round")
+            known = [part for part in parts if not part.startswith(NOTHING)]
+            lines += wrap(", ".join(known), columns, initial_indent="    ", subsequent_indent="    ")
+    return lines
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
