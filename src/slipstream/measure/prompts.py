@@ -152,7 +152,8 @@ def _is_message(message: Any) -> bool:
 
 def _checked_text(text: Any, key: str, where: str) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise UsageError(f"{where} must have text in {key}, not {type(text).__name__ if not isinstance(text, str) else 'nothing'}.")
+        given = "nothing" if isinstance(text, str) else type(text).__name__
+        raise UsageError(f"{where} must have text in {key}, not {given}.")
     return text
 
 
