@@ -7,7 +7,7 @@ from typing import Any
 from slipstream.engine import Completion, Engine, GenerationOptions
 from slipstream.measure.cases import Case, answer
 from slipstream.measure.divergence import Parting, parting
-from slipstream.measure.rounding import Rounding, differences
+from slipstream.measure.rounding import Rounding, measure_rounding
 from slipstream.measure.watch import Watch
 from slipstream.measure.ways import Way
 
@@ -87,8 +87,11 @@ class Certificate:
                 self._measure_rounding(index)
                 self._watch.advance()
 
-    def compare(self, way: Way) -> Comparison:
-        """Decode all cases in this way, too. `decode_plainly` comes first."""
+    def compare(self, way: Way, *, until_real: bool = False) -> Comparison:
+        """Decode all cases in this way, too. `decode_plainly` comes first.
+
+        until_real: the first real difference is enough
+        """
         comparison = Comparison(way.name, way.drafts)
         self.comparisons.append(comparison)
         self._watch.begin(way.name, len(self.cases))
@@ -96,6 +99,8 @@ class Certificate:
             for index, case in enumerate(self.cases):
                 self._add(comparison, index, answer(engine, case, self.given, self._watch))
                 self._watch.advance()
+                if until_real and comparison.real:
+                    break
         return comparison
 
     @property
@@ -116,10 +121,9 @@ class Certificate:
             comparison.partings.append(found)
 
     def _parting(self, index: int, other: Completion) -> Parting | None:
-        allowed = 0.0 if self.exact else self.rounding.allowed
-        return parting(self.engine, self.cases[index], self.given, self.plain[index], other, allowed, self._watch)
+        rounding = None if self.exact else self.rounding
+        return parting(self.engine, self.cases[index], self.given, self.plain[index], other, rounding, self._watch)
 
     def _measure_rounding(self, index: int) -> None:
         self._rounded.add(index)
-        found = differences(self.engine, self.cases[index], self.given, self.plain[index], self._watch)
-        self.rounding.differences += found
+        measure_rounding(self.rounding, self.engine, self.cases[index], self.given, self.plain[index], self._watch)

@@ -10,6 +10,7 @@ from slipstream.core.sampling import Sampler
 from slipstream.engine import Completion, Engine, GenerationOptions
 from slipstream.measure.cases import Case, answer, row_after, with_drafter
 from slipstream.measure.rehearsal import Witness
+from slipstream.measure.rounding import Rounding
 from slipstream.measure.watch import Watch
 
 TOKEN, LOG_PROBABILITY, END = "token", "log-probability", "end"
@@ -23,8 +24,8 @@ class Parting:
     index:        of the first token of the answer that differs
     what:         its id, its log-probability alone, or whether there is such a token
     plain, other: the tokens, None where there is none
-    gap:          logits by which a row has to change for that (`core.gap`)
-    allowed:      logits that rounding can account for, 0 where rows are bit-exact
+    gap:          logits by which a row has to change for that (`core.gap`); for a log-probability, its change
+    allowed:      what rounding can account for, 0 where rows are bit-exact
     """
 
     prompt: str
@@ -47,18 +48,25 @@ class Parting:
 
 
 def parting(
-    engine: Engine, case: Case, given: GenerationOptions, plain: Completion, other: Completion, allowed: float,
+    engine: Engine,
+    case: Case,
+    given: GenerationOptions,
+    plain: Completion,
+    other: Completion,
+    rounding: Rounding | None,
     watch: Watch,
-) -> Parting | None:  # fmt: skip
+) -> Parting | None:
     """The first difference of two answers to a case, None if there is none.
 
-    allowed: 0 compares log-probabilities bit by bit; else those that rounding moves so far are the same
+    rounding: what is allowed to differ; None compares log-probabilities bit by bit
     """
     index = common_prefix(plain.tokens, other.tokens)
-    place = _first_other_log_probability(plain, other, index, allowed)
+    allowed, allowed_log = (0.0, 0.0) if rounding is None else (rounding.allowed, rounding.allowed_log_probability)
+    place = _first_other_log_probability(plain, other, index, allowed_log)
     if place is not None:
         token, size = plain.tokens[place], abs(_logprobs(plain)[place] - _logprobs(other)[place])
-        return Parting(case.name, case.seed, place, LOG_PROBABILITY, token, token, size / 2, allowed)
+        size = min(LARGEST, size)  # NaN, too
+        return Parting(case.name, case.seed, place, LOG_PROBABILITY, token, token, size, allowed_log)
     if index == len(plain.tokens) == len(other.tokens):
         return None
     if index in (len(plain.tokens), len(other.tokens)):
@@ -100,12 +108,9 @@ def _plain_row(
 
 
 def _first_other_log_probability(plain: Completion, other: Completion, until: int, allowed: float) -> int | None:
-    """The first token before `until` whose log-probability says that its row is another one.
-
-    A row that changes by at most `allowed` everywhere moves a log-probability by at most twice that.
-    """
+    """The first token before `until` whose log-probability says that its row is another one."""
     pairs = zip(_logprobs(plain)[:until], _logprobs(other)[:until], strict=True)
-    return next((place for place, (one, two) in enumerate(pairs) if abs(one - two) > 2 * allowed), None)
+    return next((place for place, (one, two) in enumerate(pairs) if not abs(one - two) <= allowed), None)
 
 
 def _logprobs(completion: Completion) -> list[float]:

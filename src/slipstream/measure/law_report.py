@@ -1,6 +1,6 @@
 """The test of the law on several rows and with several drafters, as one test."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,39 +103,61 @@ def _entropy(p: Floats) -> float:
     return float(-(p * np.log(p)).sum())
 
 
-def table_at(engine: Engine, place: Place) -> Table:
-    """The target's rows from there on."""
-    return Table(place.tokens, lambda tokens: row_after(engine, tokens))
+def tables_at(engine: Engine, found: Sequence[Place]) -> dict[str, Table]:
+    """The target's rows from these places on, by the places' names."""
+    return {place.name: Table(place.tokens, lambda tokens: row_after(engine, tokens)) for place in found}
 
 
 def try_laws(
     report: LawReport,
-    tables: Sequence[tuple[str, Table]],
+    tables: Mapping[str, Table],
     params: SamplingParams,
-    drafters: Sequence[tuple[str, Drafter]] = (),
     *,
     verify: Verify = walk,
     draws: int = DRAWS,
     watch: Watch | None = None,
 ) -> None:
-    """Test all of these rows with a flattened copy of the target as the drafter, each with itself, and with the
-    drafters. What there is goes into the report at once."""
-    watch = watch or Watch()
-    for name, table in tables:
-        for drafter, rows, propose in _tries(table, drafters):
-            report.tests.append((name, drafter, try_law(rows, params, propose, verify, draws, watch.pulse)))
-            watch.advance()
+    """Test all of these rows, and each with itself, below drafts of a flattened copy of the target.
+
+    tables: by the row's name. What there is goes into the report at once.
+    """
+    for name, table in tables.items():
+        for drafter, rows in ((FLATTENED, table), (TWICE, table.twice())):
+            _try(report, name, drafter, rows, params, flattened(rows), verify, draws, watch or Watch())
 
 
-def _tries(table: Table, drafters: Sequence[tuple[str, Drafter]]) -> Iterator[tuple[str, Table, Propose]]:
-    """Who drafts, and on which rows."""
-    twice = table.twice()
-    yield FLATTENED, table, flattened(table)
-    yield TWICE, twice, flattened(twice)
-    for name, drafter in drafters:
-        yield name, table, drafted_by(drafter, table.context)
+def try_drafters(
+    report: LawReport,
+    tables: Mapping[str, Table],
+    params: SamplingParams,
+    drafters: Sequence[tuple[str, Drafter]],
+    *,
+    draws: int = DRAWS,
+    watch: Watch | None = None,
+) -> None:
+    """Test all of these rows below what drafters propose, siblings included. drafters: with the names to report."""
+    for name, table in tables.items():
+        for drafter, one in drafters:
+            propose = drafted_by(one, table.context)
+            _try(report, name, drafter, table, params, propose, walk, draws, watch or Watch())
+
+
+def _try(
+    report: LawReport,
+    place: str,
+    drafter: str,
+    table: Table,
+    params: SamplingParams,
+    propose: Propose,
+    verify: Verify,
+    draws: int,
+    watch: Watch,
+) -> None:
+    test = try_law(table, params, propose, verify, draws, watch.pulse)
+    report.tests.append((place, drafter, test))
+    watch.advance()
 
 
 def planned(tables: int, drafters: int) -> int:
-    """How many tests `try_laws` makes of so many rows."""
+    """How many tests so many rows and drafters come to."""
     return tables * (2 + drafters)

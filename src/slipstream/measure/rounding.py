@@ -4,12 +4,12 @@ Rows of a text are computed once one by one, as plain decoding does, and once se
 when every draft is right. Nothing is refused, so nothing is rolled back: what differs is the runtime's arithmetic.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
+from slipstream.core.blocks import top
 from slipstream.core.feed import common_prefix
 from slipstream.core.protocols import Logits
 from slipstream.engine import Completion, Engine, GenerationOptions
@@ -21,55 +21,81 @@ TOGETHER = (2, 4, 8)
 """Rows in one forward."""
 ROWS = 48
 """Of one text."""
+CONTENDERS = 64
+"""Tokens that a decision is between, the likeliest. The unlikely ones round the most, and matter the least."""
 LEAST = 0.01
 """Logits. What a runtime that promises no bits is allowed even where it was not seen to round."""
 IMPLAUSIBLE = 4.0
-"""Logits. No rounding moves a logit this far, whatever was measured; it is a factor of 50 in the odds of two tokens."""
+"""Logits. No rounding moves a decision this far, whatever was measured: the odds of two tokens would change by a factor
+of 3000."""
 
 
 @dataclass(slots=True)
 class Rounding:
-    """Differences between rows computed alone and beside others, each the largest over the vocabulary, in logits."""
+    """Differences between rows computed alone and beside others, one of each kind for a row, in logits.
 
-    differences: list[float] = field(default_factory=list)
+    decisions:         half the range over the `CONTENDERS`: how far they move against each other, in the unit of
+                       `core.gap`, which leaves out what they have in common
+    everywhere:        the largest over the whole vocabulary
+    log_probabilities: of the token that was chosen
+    """
 
-    @property
-    def largest(self) -> float:
-        return max(self.differences, default=0.0)
+    decisions: list[float] = field(default_factory=list)
+    everywhere: list[float] = field(default_factory=list)
+    log_probabilities: list[float] = field(default_factory=list)
 
     @property
     def allowed(self) -> float:
         """A decision that hangs on more than this was not made by rounding."""
-        return min(max(self.largest, LEAST), IMPLAUSIBLE)
+        return min(max(self.decisions, default=0.0) + LEAST, IMPLAUSIBLE)
 
-    def quantile(self, share: float) -> float:
-        return float(np.quantile(self.differences, share)) if self.differences else 0.0
+    @property
+    def allowed_log_probability(self) -> float:
+        """A log-probability that is further off belongs to another row. Twice what was seen: it is seen far more often
+        than it was measured."""
+        return min(2 * max(self.log_probabilities, default=0.0) + LEAST, IMPLAUSIBLE)
+
+    def add(self, alone: Logits, together: Logits) -> None:
+        """Take in a row that was computed twice."""
+        difference = np.subtract(alone, together, where=alone != together, out=np.zeros_like(alone))
+        moved = difference[top(alone, min(CONTENDERS, len(alone)))[0]]
+        self.decisions.append(float(moved.max() - moved.min()) / 2)
+        self.everywhere.append(float(np.abs(difference).max()))
+
+    def as_dict(self) -> dict[str, Any]:
+        kinds = {"decisions": self.decisions, "everywhere": self.everywhere}
+        kinds["log_probabilities"] = self.log_probabilities
+        quantiles = {kind: _quantiles(values) for kind, values in kinds.items()}
+        return {"rows": len(self.decisions), "together": list(TOGETHER), "allowed": self.allowed, **quantiles}
 
 
-def differences(
-    engine: Engine, case: Case, given: GenerationOptions, plain: Completion, watch: Watch, rows: int = ROWS
-) -> Iterator[float]:
-    """One figure for each row of the plain answer's first `rows` tokens and each number of rows in `TOGETHER`."""
-    options = cast(GenerationOptions, {**given, "max_tokens": min(len(plain.tokens), rows)})
+def _quantiles(values: list[float]) -> dict[str, float]:
+    """Nothing where nothing was measured."""
+    shares = {"median": 0.5, "p90": 0.9, "p99": 0.99, "largest": 1.0}
+    return {name: float(np.quantile(values, share)) for name, share in shares.items()} if values else {}
+
+
+def measure_rounding(
+    rounding: Rounding, engine: Engine, case: Case, given: GenerationOptions, plain: Completion, watch: Watch
+) -> None:
+    """Add the first rows of a plain answer, for each number of rows in `TOGETHER`."""
+    options = cast(GenerationOptions, {**given, "max_tokens": max(1, min(len(plain.tokens), ROWS))})
     alone = Witness()
     first = _rows(engine, case, options, alone, 1, watch)
     text = [*case.tokens, *plain.tokens]
     for together in TOGETHER:
         rehearsal = Rehearsal([text], together - 1, mistakes=False)
-        tokens = _rows(engine, case, options, rehearsal, together - 1, watch)
-        for place in range(common_prefix(first, tokens)):
-            position = len(case.tokens) + place
-            yield _distance(alone.rows[position], rehearsal.rows[position])
+        second = _rows(engine, case, options, rehearsal, together - 1, watch)
+        same = common_prefix(first.tokens, second.tokens)
+        for position in range(len(case.tokens), len(case.tokens) + same):
+            rounding.add(alone.rows[position], rehearsal.rows[position])
+        pairs = zip(first.logprobs or (), second.logprobs or (), strict=False)
+        rounding.log_probabilities += [abs(one - two) for one, two in list(pairs)[:same]]
 
 
 def _rows(
     engine: Engine, case: Case, given: GenerationOptions, witness: Witness, length: int, watch: Watch
-) -> list[int]:
-    """Answer so that the witness sees the rows; returns the tokens."""
+) -> Completion:
+    """Answer so that the witness sees the rows."""
     with with_drafter(engine, witness, length) as watched:
-        return answer(watched, case, given, watch).tokens
-
-
-def _distance(one: Logits, other: Logits) -> float:
-    """The largest difference; entries that are the same infinity differ by nothing."""
-    return float(np.max(np.abs(one - other), where=one != other, initial=0.0))
+        return answer(watched, case, given, watch)

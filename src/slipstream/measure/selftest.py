@@ -1,7 +1,7 @@
 """Broken verifiers through the certificate's own machinery: each must be caught, and the genuine one must pass."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from slipstream.core.params import SamplingParams
@@ -10,13 +10,15 @@ from slipstream.engine import Engine, GenerationOptions
 from slipstream.measure.broken import MISTAKES, Mistake, planted
 from slipstream.measure.cases import Case
 from slipstream.measure.certificate import Certificate
-from slipstream.measure.law_report import LawReport, places, planned, table_at, try_laws
+from slipstream.measure.law_report import LawReport, places, planned, tables_at, try_laws
 from slipstream.measure.watch import Watch
 from slipstream.measure.ways import rehearsal_way
 
 GENUINE = Mistake("none", "the verifier as it is", walk, shows_in_law=False)
-ROWS = 1
+ROWS = 2
 DRAWS = 1000
+CASES, TOKENS = 6, 48
+"""Answers, and most tokens of each."""
 LENGTH = 4
 """Of drafts."""
 TEMPERATURE, TOP_P, MIN_P = 0.8, 0.95, 0.05
@@ -61,7 +63,7 @@ def telling(params: SamplingParams, given: GenerationOptions) -> GenerationOptio
 class SelfTest:
     """One finding for each verifier, in the order of `verifiers`.
 
-    engine, cases, given: as for a `Certificate`; `given` should be `telling`
+    engine, cases, given: as for a `Certificate`; `given` should be `telling`. The shortest prompts are taken
     """
 
     verifiers = (GENUINE, *MISTAKES)
@@ -70,40 +72,46 @@ class SelfTest:
         self, engine: Engine, cases: Sequence[Case], given: GenerationOptions, watch: Watch | None = None
     ) -> None:
         self.findings: list[Finding] = []
+        self._engine = engine
         self._watch = watch or Watch()
+        chosen = sorted(cases, key=lambda case: len(case.tokens))[:CASES]
         # stale rows take room in the context beside the text that is there
-        room = min(engine.target.context_length - len(case.tokens) for case in cases) // 2
-        self._given = cast(
-            GenerationOptions, {**given, "max_tokens": max(1, min(given.get("max_tokens") or room, room))}
-        )
-        self._certificate = Certificate(engine, cases, self._given, self._watch)
+        room = min(engine.target.context_length - len(case.tokens) for case in chosen) // 2
+        length = max(1, min(given.get("max_tokens") or room, room, TOKENS))
+        self._given = cast(GenerationOptions, {**given, "max_tokens": length})
+        self._certificate = Certificate(engine, chosen, self._given, self._watch)
 
     def run(self) -> None:
         """Try all verifiers. The law comes first: a stale KV cache would be in the rows that it looks at."""
-        certificate = self._certificate
-        certificate.decode_plainly()
-        case = certificate.cases[0]
-        rows = places(certificate.engine, certificate.cases, certificate.plain, self._given, ROWS)
-        tables = [(place.name, table_at(certificate.engine, place)) for place in rows]
-        params = case.params(certificate.engine, self._given)
-        self._watch.begin("broken verifiers, by the law", len(self.verifiers) * planned(len(tables), 0))
-        by_law = []
-        for mistake in self.verifiers:
-            report = LawReport(len(self.verifiers) * planned(len(tables), 0))
-            try_laws(report, tables, params, verify=mistake.verify, draws=DRAWS, watch=self._watch)
-            by_law.append(bool(report.failed))
+        self._certificate.decode_plainly()
+        by_law = self._by_law()
+        self._watch.begin("broken verifiers, by their texts", len(self.verifiers))
         for mistake, found in zip(self.verifiers, by_law, strict=True):
             self.findings.append(Finding(mistake, self._by_ids(mistake), found))
+            self._watch.advance()
 
     @property
     def complete(self) -> bool:
         return len(self.findings) == len(self.verifiers)
 
+    def _by_law(self) -> list[bool]:
+        """Whether the test of the law fails each verifier."""
+        certificate = self._certificate
+        rows = places(self._engine, certificate.cases, certificate.plain, self._given, ROWS)
+        tables = tables_at(self._engine, rows)
+        params = certificate.cases[0].params(self._engine, self._given)
+        number = len(self.verifiers) * planned(len(tables), 0)
+        self._watch.begin("broken verifiers, by the law", number)
+        found = []
+        for mistake in self.verifiers:
+            report = LawReport(number)
+            try_laws(report, tables, params, verify=mistake.verify, draws=DRAWS, watch=self._watch)
+            found.append(bool(report.failed))
+        return found
+
     def _by_ids(self, mistake: Mistake) -> bool:
         """Whether rehearsals under this verifier give answers that differ for real."""
-        comparisons = []
-        for tree in [False, True] if self._certificate.engine.target.capabilities.trees else [False]:
-            way = rehearsal_way(LENGTH, tree)
-            with planted(mistake.verify):
-                comparisons.append(self._certificate.compare(replace(way, name=f"{mistake.name}: {way.name}")))
-        return any(comparison.real for comparison in comparisons)
+        shapes = [False, True] if self._engine.target.capabilities.trees else [False]
+        with planted(mistake.verify):
+            found = (self._certificate.compare(rehearsal_way(LENGTH, tree), until_real=True) for tree in shapes)
+            return any(comparison.real for comparison in found)
