@@ -49,7 +49,18 @@ def rows(page: str, option: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "-h"], ["chat", "--help"], ["pull", "-h"], ["models", "-h"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["run", "-h"],
+        ["chat", "--help"],
+        ["pull", "-h"],
+        ["models", "-h"],
+        ["bench", "-h"],
+        ["report", "-h"],
+    ],
+)
 def test_help_needs_no_engine(arguments: list[str]) -> None:
     code = f"import sys; from slipstream.cli.app import execute; code = execute({arguments!r}); "
     code += "sys.exit(code or 'numpy' in sys.modules or 'jinja2' in sys.modules)"

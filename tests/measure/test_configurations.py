@@ -33,6 +33,10 @@ def test_parsing(spec: str, configuration: Configuration) -> None:
         ("suffix,n=x", "n must be a whole number from 1 to 64, not 'x'"),
         ("suffix,speculation=off", "speculation must be auto or on"),
         ("off,n=4", "drafts nothing"),
+        ("sufix", r"no drafter sufix; did you mean suffix\?"),
+        ("suffx+model:a.gguf,n=2", r"did you mean suffix\?"),
+        ("offf", r"did you mean off\?"),
+        ("suffix+none", r"combines none with a drafter"),
         ("none,name=plain", "drafts nothing"),
     ],
 )

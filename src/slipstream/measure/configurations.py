@@ -4,6 +4,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from slipstream.core.params import check_whole
@@ -58,6 +59,7 @@ def parse_configuration(spec: str) -> Configuration:
         if options:
             raise UsageError(f"The configuration {spec!r} drafts nothing, so nothing can follow; write off.")
         return OFF
+    _check_spelling(draft, spec)
     length = _length(options["n"]) if "n" in options else None
     speculation = _speculation(options.get("speculation", "auto" if length is None else "on"))
     return Configuration(options.get("name", _short(spec)), draft, speculation, length)
@@ -92,6 +94,16 @@ def _split(spec: str) -> tuple[str, dict[str, str]]:
 def _short(spec: str) -> str:
     """The specification without the directories of its files."""
     return re.sub(r"[^+:,]*/", "", spec.strip())
+
+
+def _check_spelling(draft: str, spec: str) -> None:
+    """Refuse slips of the pen; whether there is such a model is seen when it is loaded."""
+    for part in [] if Path(draft).exists() else draft.split("+"):
+        if part in ("off", "none"):
+            raise UsageError(f"The configuration {spec!r} combines {part} with a drafter; leave one of them out.")
+        meant = difflib.get_close_matches(part, ("off", "none", "suffix"), 1, 0.7)
+        if meant and part != "suffix":
+            raise UsageError(f"The configuration {spec!r} names no drafter {part}; did you mean {meant[0]}?")
 
 
 def _length(text: str) -> int:
