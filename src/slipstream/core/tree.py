@@ -4,7 +4,7 @@ A draft hangs below the *pending* token (the last committed token, not yet in th
 root and has index `ROOT`. A chain is a tree in which every node has one child.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 ROOT = -1
@@ -97,6 +97,16 @@ class Draft:
         """The draft of these nodes alone. nodes: ascending, and the parent of each is among them."""
         if len(nodes) == len(self.tokens):
             return self
+        if nodes and nodes[-1] == len(nodes) - 1:  # the first so many
+            count = len(nodes)
+            return Draft(
+                self.tokens[:count],
+                self.parents[:count],
+                self.estimates[:count],
+                self.sources[:count],
+                self.buckets[:count],
+                self._last_of_main_chain(range(ROOT, count)),
+            )
         places = {node: place for place, node in enumerate([ROOT, *nodes], ROOT)}
         return Draft(
             [self.tokens[node] for node in nodes],
@@ -104,5 +114,12 @@ class Draft:
             [self.estimates[node] for node in nodes],
             [self.sources[node] for node in nodes],
             [self.buckets[node] for node in nodes],
-            places.get(self.tip, ROOT),
+            places[self._last_of_main_chain(places)],
         )
+
+    def _last_of_main_chain(self, kept: Container[int]) -> int:
+        """Where the main chain ends if only these nodes are kept."""
+        node = self.tip
+        while node not in kept:
+            node = self.parents[node]
+        return node

@@ -28,30 +28,43 @@ _FADE = 0.97
 
 
 class _Proposal:
-    """What one drafter proposes for one sequence. reached: S of every node, P(the text takes the way to it)."""
+    """What one drafter proposes for one sequence.
 
-    __slots__ = ("draft", "reached")
+    reached: S of every node, P(the text takes the way to it)
+    depth:   levels of the main chain
+    form:    the drafter's on this text
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_tip", "depth", "draft", "form", "reached")
+
+    def __init__(self, form: float) -> None:
         self.draft = Draft()
         self.reached: list[float] = []
+        self.depth, self.form, self._tip = 0, form, ROOT
 
-    def extend_reached(self) -> None:
-        """Take nodes in that were added and rated."""
-        reached, parents, estimates = self.reached, self.draft.parents, self.draft.estimates
+    def take_in(self) -> bool:
+        """Take nodes in that were added and rated; whether there were any."""
+        draft, reached = self.draft, self.reached
+        if len(draft.tokens) == len(reached):
+            return False
+        parents, estimates = draft.parents, draft.estimates
         for node in range(len(reached), len(parents)):
             parent = parents[node]
             reached.append(estimates[node] if parent == ROOT else estimates[node] * reached[parent])
-
-    @property
-    def depth(self) -> int:
-        """Levels of the main chain."""
-        return len(self.draft.path(self.draft.tip))
+        node = draft.tip
+        while node != self._tip:
+            self.depth, node = self.depth + 1, parents[node]
+        self._tip = draft.tip
+        return True
 
     @property
     def tip(self) -> float:
         """S at the end of the main chain."""
-        return 1.0 if self.draft.tip == ROOT else self.reached[self.draft.tip]
+        return 1.0 if self._tip == ROOT else self.reached[self._tip]
+
+    @property
+    def is_chain(self) -> bool:
+        return self.depth == len(self.reached)
 
 
 class AdaptivePolicy:
@@ -128,7 +141,10 @@ class AdaptivePolicy:
         count = len(sequences)
         if len(self.steps) < len(drafters):
             self.steps += [None] * (len(drafters) - len(self.steps))
-        self._proposals = [[_Proposal() for _ in drafters] for _ in sequences]
+        form = self.acceptance.form
+        self._proposals = [
+            [_Proposal(form(drafter.name, sequence.id)) for drafter in drafters] for sequence in sequences
+        ]
         self._spent = 0.0
         if self.costs.at(max([len(sequence.tokens) for sequence in sequences])):
             self._plain_known = self.costs.seconds(1)
@@ -164,13 +180,11 @@ class AdaptivePolicy:
 
     def _rate(self, index: int, which: Sequence[int]) -> list[int]:
         """Rate what a drafter added; returns the sequences whose drafts grew."""
-        grown = []
+        grown, rate = [], self.acceptance.rate
         for i in which:
             proposal = self._proposals[i][index]
-            size = len(proposal.reached)
-            if len(proposal.draft.tokens) > size:
-                self.acceptance.rate(proposal.draft, size, self._sequences[i].id)
-                proposal.extend_reached()
+            rate(proposal.draft, len(proposal.reached), proposal.form)
+            if proposal.take_in():
                 grown.append(i)
         return grown
 
@@ -178,7 +192,7 @@ class AdaptivePolicy:
         """Steps of a drafter, each decided on its own: worth its time, and covered by the bank."""
         siblings = self._siblings()
         rows = sum([self.drafters[index].lag(self._sequences[i]) for i in which])
-        table = self.steps[index]
+        table, levels = self.steps[index], self.acceptance.by_level(self.drafters[index].name)
         one = 0.0 if table is None else table.seconds(1)
         allowed = self.bank.balance - self._rule.extra(1)
         cost = 0.0 if table is None else table.seconds(rows)
@@ -192,7 +206,7 @@ class AdaptivePolicy:
                 self._learn_step(index, rows, seconds)
             else:
                 later, later_rows = later + seconds, later_rows + 1
-            which = [i for i in self._rate(index, which) if self._goes_on(i, index, one)]
+            which = [i for i in self._rate(index, which) if self._goes_on(i, index, levels, one)]
             rows, cost = len(which), one if len(which) == 1 or table is None else table.seconds(len(which))
         if later_rows:
             self._learn_step(index, 1, later / later_rows)
@@ -231,8 +245,8 @@ class AdaptivePolicy:
             one = 0.0 if table is None else table.seconds(1)
             lag = drafter.lag(sequence)
             first = one if lag <= 1 or table is None else self._amortised(sequence, table.seconds(lag) - one) + one
-            form = self.acceptance.form(drafter.name, sequence.id)
-            prospect = self._rule.prospect(self.acceptance.by_level(drafter.name), self._limits[i], form, first, one)
+            form, levels = self._proposals[i][index].form, self.acceptance.by_level(drafter.name)
+            prospect = self._rule.prospect(levels, self._limits[i], form, first, one)
             if prospect > best:
                 best, found = prospect, index
             elif found is None and prospect <= rival and self._probing.due(index) and self._could_ever_pay(one):
@@ -258,16 +272,12 @@ class AdaptivePolicy:
         most = min(LOOKAHEAD, MOST_ROWS - self._rule.rows)
         return self._rule.worthwhile(1.0, [0.95], 0, most, 1.0, step)
 
-    def _goes_on(self, i: int, index: int, step: float) -> bool:
+    def _goes_on(self, i: int, index: int, levels: Sequence[float], step: float) -> bool:
         """Whether the next step of a draft is worth its time."""
         proposal, limit = self._proposals[i][index], self._limits[i]
-        size = len(proposal.reached)
-        depth = proposal.depth
-        if max(depth, size // SIBLINGS) >= limit:
+        if proposal.depth >= limit or len(proposal.reached) >= SIBLINGS * limit:
             return False
-        name = self.drafters[index].name
-        form = self.acceptance.form(name, self._sequences[i].id)
-        return self._rule.worthwhile(proposal.tip, self.acceptance.by_level(name), depth, limit, form, step)
+        return self._rule.worthwhile(proposal.tip, levels, proposal.depth, limit, proposal.form, step)
 
     # --- what is verified
 
@@ -293,17 +303,20 @@ class AdaptivePolicy:
 
     def _worth(self, proposal: _Proposal) -> float:
         """Expected gain in tokens of the best part of a proposal, if it were the only one."""
-        reached = sorted(proposal.reached, reverse=True)
+        reached = proposal.reached if proposal.is_chain else sorted(proposal.reached, reverse=True)
         return self._rule.best_part(reached, self.bank.balance - self._spent)[0]
 
     def _best_of_one(self) -> list[int]:
         """Chosen nodes of the only sequence, ascending."""
         if self._verified[0] < 0:
             return []
-        reached = self._proposals[0][self._verified[0]].reached
+        proposal, allowed = self._proposals[0][self._verified[0]], self.bank.balance - self._spent
+        reached, limit = proposal.reached, self._sequences[0].draft_limit
+        if proposal.is_chain:
+            return list(range(min(self._rule.best_part(reached, allowed)[1], limit)))
         order = sorted(range(len(reached)), key=reached.__getitem__, reverse=True)  # stable: parents stay first
-        _, count = self._rule.best_part([reached[node] for node in order], self.bank.balance - self._spent)
-        return sorted(order[: min(count, self._sequences[0].draft_limit)])
+        _, count = self._rule.best_part([reached[node] for node in order], allowed)
+        return sorted(order[: min(count, limit)])
 
     def _best_of_all(self) -> list[list[int]]:
         """Chosen nodes of every sequence, ascending, from one ranking."""
@@ -332,6 +345,8 @@ class AdaptivePolicy:
         expected = self.costs.learn(count + self._nodes, seconds["verify"])
         self._learn_overhead(tokens, seconds)
         plain = self._plain_time(count) / count * tokens
+        if (unconfirmed := self.costs.seconds(1) / (DRIFT * self._plain_known)) > 1:
+            plain /= unconfirmed  # no credit for a slowness that no plain round has shown yet
         actual = seconds["draft"] + self._without_hiccup(seconds["verify"], expected)
         actual += seconds["sample"] + seconds["other"]
         self.bank.settle(actual, plain)

@@ -16,6 +16,10 @@ DEPTHS = 8
 """Levels of a draft whose acceptance is learned apart; deeper ones count as the last of these."""
 
 
+_CHAIN = list(range(ROOT, 256))
+"""Parents of the nodes of a chain."""
+
+
 class Calibration:
     """P(node accepted | parent accepted) for each bucket that nodes are sorted into.
 
@@ -105,13 +109,11 @@ class Acceptance:
         self._forms: dict[tuple[int, str], Form] = {}
         self._levels: dict[str, list[float]] = {}
 
-    def rate(self, draft: Draft, first: int = 0, sequence: int = -1) -> None:
+    def rate(self, draft: Draft, first: int = 0, form: float = 1.0) -> None:
         """Set the estimates of a draft's nodes from `first` on; what the drafter said is the prior."""
         estimates, sources, buckets, estimate = draft.estimates, draft.sources, draft.buckets, self.nodes.estimate
-        if first < len(estimates):
-            factor = self.form(sources[first], sequence)
-            for node in range(first, len(estimates)):
-                estimates[node] = factor * estimate((sources[node], buckets[node]), estimates[node])
+        for node in range(first, len(estimates)):
+            estimates[node] = form * estimate((sources[node], buckets[node]), estimates[node])
 
     def by_level(self, source: str) -> Sequence[float]:
         """[DEPTHS] P(main chain right at a level | right before it), in general; the form is not in it."""
@@ -143,9 +145,9 @@ class Acceptance:
             draft, node, depth = earlier
         if not draft.tokens:
             return False
-        start = depth
+        start, chain = depth, draft.parents == _CHAIN[: len(draft.parents)]
         for token in tokens:
-            following = self._test(sequence, draft, node, depth, token)
+            following = self._test(sequence, draft, node, depth, token, chain=chain)
             if following is None:
                 return depth > start
             node, depth = following, depth + 1
@@ -153,27 +155,35 @@ class Acceptance:
             self._open[key] = draft, node, depth
         return True
 
-    def _test(self, sequence: int, draft: Draft, node: int, depth: int, token: int) -> int | None:
+    def _test(self, sequence: int, draft: Draft, node: int, depth: int, token: int, *, chain: bool) -> int | None:
         """Record whether the children of a node carry `token`; returns the one that does."""
-        found, main = None, True  # the first child is the main chain's, the others are its siblings
-        child = _next_child(draft.parents, node, node + 1)
-        while child is not None:
-            accepted, source = draft.tokens[child] == token, draft.sources[child]
-            if main:
-                main = False
-                form = self._forms.get((sequence, source))
-                if form is None:
-                    form = self._forms[sequence, source] = Form()
-                form.record(self.nodes.estimate((source, draft.buckets[child]), PRIOR), accepted)
-                level = depth if depth < DEPTHS else DEPTHS - 1
-                self.levels.record((source, level), accepted)
-                if source in self._levels:
-                    self._levels[source][level] = self.levels.estimate((source, level), PRIOR)
-            self.nodes.record((source, draft.buckets[child]), accepted)
+        tokens, sources, buckets, parents = draft.tokens, draft.sources, draft.buckets, draft.parents
+        child = node + 1
+        if not chain:
+            child = _next_child(parents, node, child)
+        if child < 0 or child == len(parents):
+            return None
+        self._test_main(sequence, sources[child], depth, buckets[child], tokens[child] == token)
+        found = None
+        while True:  # the first child is the main chain's, the others are its siblings
+            accepted = tokens[child] == token
+            self.nodes.record((sources[child], buckets[child]), accepted)
             if accepted:
                 found = child
-            child = _next_child(draft.parents, node, child + 1)
-        return found
+            child = -1 if chain else _next_child(parents, node, child + 1)
+            if child < 0:
+                return found
+
+    def _test_main(self, sequence: int, source: str, depth: int, bucket: int, accepted: bool) -> None:
+        """A node of a main chain was right or not."""
+        form = self._forms.get((sequence, source))
+        if form is None:
+            form = self._forms[sequence, source] = Form()
+        form.record(self.nodes.estimate((source, bucket), PRIOR), accepted)
+        level = depth if depth < DEPTHS else DEPTHS - 1
+        self.levels.record((source, level), accepted)
+        if source in self._levels:
+            self._levels[source][level] = self.levels.estimate((source, level), PRIOR)
 
     def end(self, sequence: int) -> None:
         """Forget what waits for the rest of a sequence."""
@@ -181,9 +191,9 @@ class Acceptance:
         self._forms = {key: kept for key, kept in self._forms.items() if key[0] != sequence}
 
 
-def _next_child(parents: list[int], node: int, first: int) -> int | None:
-    """The first child of a node from `first` on."""
-    try:
-        return parents.index(node, first)
-    except ValueError:
-        return None
+def _next_child(parents: list[int], node: int, first: int) -> int:
+    """The first child of a node from `first` on, -1 if there is none."""
+    for child in range(first, len(parents)):
+        if parents[child] == node:
+            return child
+    return -1
