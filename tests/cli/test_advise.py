@@ -15,7 +15,7 @@ QUICK = ("--minutes", "0.05", "--max-tokens", "8", "--ctx", "256")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("advise", "study"):
+    for module in ("advise", "evidence"):
         monkeypatch.setattr(f"slipstream.measure.{module}.PROFILE_SECONDS", 0.05)
 
 

@@ -33,7 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Short cost curves, and nothing learned is kept."""
     monkeypatch.setenv("SLIPSTREAM_CACHE_DIR", str(tmp_path / "cache"))
-    for module in ("advise", "study"):
+    for module in ("advise", "evidence"):
         monkeypatch.setattr(f"slipstream.measure.{module}.PROFILE_SECONDS", 0.05)
 
 

@@ -13,8 +13,9 @@ from typing import Any
 from slipstream.engine import Engine, GenerationOptions
 from slipstream.measure.assessment import Assessment
 from slipstream.measure.candidates import Candidates, LeftOut
+from slipstream.measure.evidence import PROFILE_SECONDS
 from slipstream.measure.prompts import BenchPrompt
-from slipstream.measure.study import PROFILE_SECONDS, LoadCandidate, PolicyOptions, Progress, Study, loaded
+from slipstream.measure.study import LoadCandidate, PolicyOptions, Progress, Study, loaded
 from slipstream.measure.verdict import Verdict, decide
 from slipstream.models.families import Suggestion
 from slipstream.policy.profile import profile

@@ -2,36 +2,27 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import TypedDict
 
-from slipstream.core.sampling import Sampler
-from slipstream.engine import Completion, Engine, GenerationOptions
-from slipstream.engine.options import sampling_params
+from slipstream.engine import Engine, GenerationOptions
 from slipstream.errors import RuntimeUnavailableError, SlipstreamError
 from slipstream.measure.assessment import Assessment, CostFigures, differing_answers, figures
 from slipstream.measure.candidates import Candidate, LeftOut
 from slipstream.measure.configurations import PLAIN
-from slipstream.measure.contestants import PROMPT_ERRORS
-from slipstream.measure.looping import LOOPING, repeated_share
+from slipstream.measure.evidence import gather, machine_of, tables_of
 from slipstream.measure.memory_bill import MemoryBill, memory_bill
-from slipstream.measure.prediction import Evidence, Machine, Prediction, predict
+from slipstream.measure.prediction import Evidence, Prediction, predict
 from slipstream.measure.prompts import BenchPrompt
 from slipstream.measure.ratios import is_looping, tokens_per_second
-from slipstream.measure.records import Answer, Failure, Round
+from slipstream.measure.records import Answer, Failure
 from slipstream.measure.runner import in_turn, run_bench
 from slipstream.measure.simulated import Curve
-from slipstream.measure.tracing import Trace, trace
 from slipstream.policy import CostTable
-from slipstream.policy.profile import profile
 
 PROBE_SHARE, MOST_PROBE_SHARE = 1 / 5, 1 / 2
 """Of the time: what goes into answers that predictions are made from, and the most, until all kinds have had one."""
-SIBLINGS = 3
-"""Candidates for each token that are asked of a drafter, where the target takes trees."""
-PROFILE_SECONDS = 1.5
-"""For the cost curve of one model."""
 MOST_REPEATS = 5
 """Answers of one configuration to one prompt; more would not make up for the prompts being few."""
 
@@ -100,9 +91,7 @@ def loaded(waiting: Sequence[Candidate], load: LoadCandidate, kv_bytes: float | 
 
 
 def _entered(candidate: Candidate, engine: Engine, kv_bytes: float | None) -> Entrant:
-    models = [drafter.model for drafter in engine.drafters]
-    tables = [None if model is None else profile(model, PROFILE_SECONDS) for model in models]
-    return Entrant(candidate, engine, memory_bill(engine.draft_models, kv_bytes), tables)
+    return Entrant(candidate, engine, memory_bill(engine.draft_models, kv_bytes), tables_of(engine.drafters))
 
 
 class Study:
@@ -156,67 +145,22 @@ class Study:
         """
         started = monotonic()
         reached: list[BenchPrompt] = []
-        evidence: dict[str, list[Evidence]] = {entrant.candidate.name: [] for entrant in wave.entrants}
+        drafters = {entrant.candidate.name: entrant.engine.drafters for entrant in wave.entrants}
+        evidence: dict[str, list[Evidence]] = {name: [] for name in drafters}
+        options: GenerationOptions = {"seed": 0, **self._options, "max_tokens": self._max_tokens, "logprobs": False}
         for prompt in in_turn(self._prompts):
             lacking = {*self._kinds()} - {one.kind for one in reached}
             if self._ends(started + (MOST_PROBE_SHARE if lacking else PROBE_SHARE) * (end - started)):
                 break
             self._progress(self._share, f"predicting: {prompt.kind}")
-            for name, found in self._evidence(wave, prompt).items():
+            for name, found in gather(self._plain, drafters, prompt, options, self._should_stop).items():
                 evidence[name].append(found)
             reached.append(prompt)
         for entrant in wave.entrants:
             if found_all := evidence[entrant.candidate.name]:
-                entrant.prediction = predict(found_all, self._machine(entrant, target))
+                machine = machine_of(self._plain, target, entrant.engine.drafters, entrant.tables)
+                entrant.prediction = predict(found_all, replace(machine, **self._policy))
         return reached or list(self._prompts[:1])
-
-    def _evidence(self, wave: Wave, prompt: BenchPrompt) -> dict[str, Evidence]:
-        """One plain answer and the candidates' proposals; nothing for prompts that cannot be answered or loop."""
-        options: GenerationOptions = {"seed": 0, **self._options, "max_tokens": self._max_tokens, "logprobs": False}
-        given = prompt.for_model(has_template=self._plain.template is not None)
-        try:
-            completion = self._plain.generate(given, **options)
-        except PROMPT_ERRORS:
-            return {}  # which is said when it fails again
-        if repeated_share(completion.tokens) > LOOPING:
-            return {}
-        rounds = [Round.of(record) for record in completion.rounds]
-        found = {}
-        for entrant in wave.entrants:
-            traces = self._traces(entrant, completion, options)
-            if traces is not None:
-                ids = completion.prompt_tokens, completion.tokens
-                found[entrant.candidate.name] = Evidence(prompt.id, prompt.kind, *ids, rounds, traces)
-        return found
-
-    def _traces(
-        self, entrant: Entrant, completion: Completion, options: GenerationOptions
-    ) -> list[Trace | None] | None:
-        """What each drafter proposes for the answer, None for free ones; None at all if the user has had enough."""
-        params = sampling_params(self._plain.defaults, options)
-        traces: list[Trace | None] = []
-        for drafter in entrant.engine.drafters:
-            sampler = Sampler(params, self._plain.target.vocabulary.size, completion.prompt_tokens)
-            ids = completion.prompt_tokens, completion.tokens
-            siblings = SIBLINGS if self._plain.target.capabilities.trees else 1
-            one = None
-            if not drafter.free:
-                one = trace(drafter, *ids, sampler, siblings=siblings, should_stop=self._should_stop)
-                if one is None:
-                    return None
-            traces.append(one)
-        return traces
-
-    def _machine(self, entrant: Entrant, target: CostTable) -> Machine:
-        model = self._plain.target
-        return Machine(
-            target,
-            entrant.engine.drafters,
-            entrant.tables,
-            model.vocabulary.size,
-            model.capabilities.trees,
-            **self._policy,
-        )
 
     def _measure(self, wave: Wave, prompts: Sequence[BenchPrompt], end: float) -> tuple[list[Answer], list[Failure]]:
         """Plain decoding and all candidates in turn until the time is over."""
