@@ -20,6 +20,7 @@ from slipstream.draft import BaseDrafter
 from slipstream.policy import AdaptivePolicy, CostTable
 
 FLAT = {1: 0.030, 4: 0.036, 8: 0.045, 16: 0.080, 32: 0.150}
+BROAD = {1: 0.030, 64: 0.050}
 STEP = {1: 0.003, 32: 0.015}
 
 
@@ -62,7 +63,11 @@ CASES: dict[str, tuple[Callable[[], list[BaseDrafter]], bool]] = {
 
 def overhead(drafters: list[BaseDrafter], count: int, rounds: int, *, trees: bool, cold: bool) -> tuple[float, float]:
     """(median microseconds of the policy in a round, draft steps of a round)."""
-    policy = AdaptivePolicy(CostTable(FLAT), [None if one.free else CostTable(STEP) for one in drafters], trees=trees)
+    policy = AdaptivePolicy(
+        CostTable(FLAT if count == 1 else BROAD),
+        [None if one.free else CostTable(STEP) for one in drafters],
+        trees=trees,
+    )
     views = [View(number) for number in range(count)]
     memory, times = np.zeros(8_000_000), []
     steps = 0

@@ -20,7 +20,8 @@ _CELL_GUESSED = 0.10**2
 """Variances of logarithms. A machine's speed drifts by 2 % from one forward to the next, a forward scatters by 6 %,
 a cell that was measured is off by 3 % and one between two of them by 10 %."""
 _LARGEST_SURPRISE = 0.7
-"""One forward that took more than twice what was expected says no more than that: a hiccup is no new speed."""
+"""One forward that took more than twice what was expected says no more than that: a hiccup is no new speed. Two in a
+row are no hiccup."""
 
 
 class CostTable:
@@ -41,6 +42,7 @@ class CostTable:
         self._parts: dict[int, _Part] = {0: _Part(cells, known)}
         self._part = self._parts[0]
         self._place = 0
+        self._surprised = 0.0
 
     def at(self, context: int) -> bool:
         """The forwards that follow have about this many tokens of context; whether another part of the table begins."""
@@ -73,7 +75,13 @@ class CostTable:
         if seconds <= 0 or expected <= 0:
             return expected
         part = self._part
-        surprise = max(-_LARGEST_SURPRISE, min(_LARGEST_SURPRISE, math.log(seconds / expected)))
+        surprise = math.log(seconds / expected)
+        if abs(surprise) > _LARGEST_SURPRISE:
+            again, self._surprised = self._surprised * surprise > 0, surprise
+            if not again:
+                surprise = math.copysign(_LARGEST_SURPRISE, surprise)
+        else:
+            self._surprised = 0.0
         part.doubt += _SPEED_DRIFT
         cell = part.known[rows] if rows <= MOST_ROWS else _CELL_GUESSED
         startled = surprise**2 > 9 * (part.doubt + cell + _ROUND_NOISE)
