@@ -156,30 +156,51 @@ def _draw(table: Table, sampler: Sampler, propose: Propose, verify: Verify) -> t
 
 
 def _cells(table: Table, params: SamplingParams, counts: Counter[Tokens]) -> tuple[list[Cell], int]:
-    """Counted and expected, for pairs that are expected often enough and for what is left; and impossible draws."""
+    """Counted and expected, for pairs that are expected often enough and for what is left; and impossible draws.
+
+    Which pairs have a cell of their own must not depend on what was drawn, or the statistic has another law.
+    """
     draws, context = counts.total(), table.context
     first = distribution(table.after(()), params, context)
-    cells, impossible, followed = [], 0, 0.0
-    for one in {int(token) for token in np.flatnonzero(first * draws >= SMALLEST)} | {pair[0] for pair in counts}:
-        after, seen = table.after((one,)), (*context, one)
+    cells: list[Cell] = []
+    equals: list[Cell] = []
+    impossible, followed = 0, 0.0
+    frequent = {int(token) for token in np.flatnonzero(first * draws >= SMALLEST)}
+    for one in frequent | {pair[0] for pair in counts}:
         following = Counter({pair[1]: times for pair, times in counts.items() if pair[0] == one})
+        second = None if first[one] == 0 else _second(table, params, one)
         if first[one] == 0:
             impossible += following.total()
-        elif not is_borderline(after, params, seen):
-            second = distribution(after, params, seen)
-            impossible += sum(times for token, times in following.items() if second[token] == 0)
-            cells += _branch(following, second * first[one] * draws)
+        if second is None:
+            continue
+        impossible += sum(times for token, times in following.items() if second[token] == 0)
+        if one in frequent:
+            branch, equal = _branch(one, following, second * first[one] * draws)
+            cells += branch
+            equals.append(equal)
             followed += first[one]
+    cells.append((sum(counted for counted, _ in equals), sum(wanted for _, wanted in equals)))
     left = draws - sum(counted for counted, _ in cells)
     return [*cells, (left, (1 - followed) * draws)], impossible
 
 
-def _branch(following: Counter[int], wanted: Floats) -> list[Cell]:
-    """The cells of all pairs with one first token: its frequent second tokens, and the rest together."""
-    frequent = np.flatnonzero(wanted >= SMALLEST)
-    cells = [(following[int(token)], float(wanted[token])) for token in frequent]
-    rest = following.total() - sum(counted for counted, _ in cells)
-    return [*cells, (rest, float(wanted.sum() - wanted[frequent].sum()))]
+def _second(table: Table, params: SamplingParams, one: int) -> Floats | None:
+    """[vocab] the law of the second token after this first one, None where float32 and float64 may disagree on it."""
+    row, seen = table.after((one,)), (*table.context, one)
+    return None if is_borderline(row, params, seen) else distribution(row, params, seen)
+
+
+def _branch(one: int, following: Counter[int], wanted: Floats) -> tuple[list[Cell], Cell]:
+    """The cells of all pairs that begin with `one`: its frequent second tokens, and the rest together.
+
+    Apart from them the pair of equal tokens, if it is not frequent: those of all first tokens are counted together,
+    because equal tokens are what noise that is used twice leads to.
+    """
+    frequent = [int(token) for token in np.flatnonzero(wanted >= SMALLEST)]
+    cells = [(following[token], float(wanted[token])) for token in frequent]
+    equal = (0, 0.0) if one in frequent else (following[one], float(wanted[one]))
+    counted, expected = (sum(column) for column in zip(*cells, equal, strict=True))
+    return [*cells, (following.total() - int(counted), float(wanted.sum()) - expected)], equal
 
 
 def _pooled(cells: list[Cell]) -> list[Cell]:

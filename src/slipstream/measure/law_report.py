@@ -1,7 +1,8 @@
 """The test of the law on several rows and with several drafters, as one test."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,17 @@ from slipstream.core.protocols import Drafter
 from slipstream.core.verify import walk
 from slipstream.engine import Completion, Engine, GenerationOptions
 from slipstream.measure.cases import Case, row_after
-from slipstream.measure.distribution import FLATTENED, LawTest, Propose, Table, Verify, drafted_by, flattened, try_law
+from slipstream.measure.distribution import (
+    FLATTENED,
+    PAIR,
+    LawTest,
+    Propose,
+    Table,
+    Verify,
+    drafted_by,
+    flattened,
+    try_law,
+)
 from slipstream.measure.law import Floats, distribution, is_borderline
 from slipstream.measure.watch import Watch
 
@@ -20,7 +31,9 @@ LEVEL = 1e-3
 DRAWS = 2000
 ROWS = 4
 LOOKED_AT = 16
-"""Rows at the beginning of an answer, of which the least certain is tested."""
+"""Rows at the beginning of an answer, of which one is tested."""
+ENTROPY = 2.0
+"""Nats. A row that is more certain leaves little to test; after a less certain one hardly a pair comes twice."""
 TWICE = f"{FLATTENED}, one row twice"
 
 
@@ -75,30 +88,29 @@ def _as_dict(place: str, drafter: str, test: LawTest, level: float) -> dict[str,
 def places(
     engine: Engine, cases: Sequence[Case], plain: Sequence[Completion], given: GenerationOptions, rows: int = ROWS
 ) -> list[Place]:
-    """From each of the first answers the row whose law is the least certain, none near the border of a filter."""
+    """From the beginning of each of the first answers the row that tells the most."""
     found = []
     for case, completion in list(zip(cases, plain, strict=False))[:rows]:
-        lengths = [
-            length for length in range(min(LOOKED_AT, len(completion.tokens)))
-            if len(case.tokens) + length + 2 < engine.target.context_length
-        ]  # fmt: skip
-        params = case.params(engine, given)
+        room = engine.target.context_length - len(case.tokens) - PAIR
+        lengths = range(min(LOOKED_AT, len(completion.tokens), room))
         contexts = [(*case.tokens, *completion.tokens[:length]) for length in lengths]
-        uncertain = [(_uncertainty(engine, tokens, params), tokens) for tokens in contexts]
-        if uncertain:
-            most, tokens = max(uncertain)
-            if most >= 0:
-                found.append(Place(f"{case.name}, token {len(tokens) - len(case.tokens) + 1}", tokens))
+        telling = [(_off(engine, tokens, case.params(engine, given)), tokens) for tokens in contexts]
+        off, tokens = min(telling, default=(math.inf, ()))
+        if off < math.inf:
+            found.append(Place(f"{case.name}, token {len(tokens) - len(case.tokens) + 1}", tokens))
     return found
 
 
-def _uncertainty(engine: Engine, tokens: tuple[int, ...], params: SamplingParams) -> float:
-    """The entropy of the row's law in nats; -1 where float32 and float64 may disagree about its filters."""
+def _off(engine: Engine, tokens: tuple[int, ...], params: SamplingParams) -> float:
+    """How far the entropy of a row's law is from `ENTROPY`; infinite where float32 and float64 may disagree on it."""
     row = row_after(engine, tokens)
-    return -1.0 if is_borderline(row, params, tokens) else _entropy(distribution(row, params, tokens))
+    if is_borderline(row, params, tokens):
+        return math.inf
+    return abs(_entropy(distribution(row, params, tokens)) - ENTROPY)
 
 
 def _entropy(p: Floats) -> float:
+    """In nats."""
     p = p[p > 0]
     return float(-(p * np.log(p)).sum())
 
@@ -153,7 +165,9 @@ def _try(
     draws: int,
     watch: Watch,
 ) -> None:
-    test = try_law(table, params, propose, verify, draws, watch.pulse)
+    assert params.seed is not None
+    fresh = replace(params, seed=(params.seed + len(report.tests) * draws) % 2**64)  # no two tests share a draw
+    test = try_law(table, fresh, propose, verify, draws, watch.pulse)
     report.tests.append((place, drafter, test))
     watch.advance()
 

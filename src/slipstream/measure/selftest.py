@@ -1,7 +1,7 @@
 """Broken verifiers through the certificate's own machinery: each must be caught, and the genuine one must pass."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from slipstream.core.params import SamplingParams
@@ -16,7 +16,6 @@ from slipstream.measure.ways import rehearsal_way
 
 GENUINE = Mistake("none", "the verifier as it is", walk, shows_in_law=False)
 ROWS = 2
-DRAWS = 1000
 CASES, TOKENS = 6, 48
 """Answers, and most tokens of each."""
 LENGTH = 4
@@ -50,6 +49,7 @@ class Finding:
             "what": mistake.what,
             "caught_by_ids": self.by_ids,
             "caught_by_law": self.by_law,
+            "as_it_should": self.as_it_should,
         }
 
 
@@ -64,15 +64,17 @@ class SelfTest:
     """One finding for each verifier, in the order of `verifiers`.
 
     engine, cases, given: as for a `Certificate`; `given` should be `telling`. The shortest prompts are taken
+    draws: pairs of tokens in each test of the law
     """
 
     verifiers = (GENUINE, *MISTAKES)
 
     def __init__(
-        self, engine: Engine, cases: Sequence[Case], given: GenerationOptions, watch: Watch | None = None
+        self, engine: Engine, cases: Sequence[Case], given: GenerationOptions, draws: int, watch: Watch | None = None
     ) -> None:
         self.findings: list[Finding] = []
         self._engine = engine
+        self._draws = draws
         self._watch = watch or Watch()
         chosen = sorted(cases, key=lambda case: len(case.tokens))[:CASES]
         # stale rows take room in the context beside the text that is there
@@ -85,10 +87,8 @@ class SelfTest:
         """Try all verifiers. The law comes first: a stale KV cache would be in the rows that it looks at."""
         self._certificate.decode_plainly()
         by_law = self._by_law()
-        self._watch.begin("broken verifiers, by their texts", len(self.verifiers))
         for mistake, found in zip(self.verifiers, by_law, strict=True):
             self.findings.append(Finding(mistake, self._by_ids(mistake), found))
-            self._watch.advance()
 
     @property
     def complete(self) -> bool:
@@ -101,17 +101,18 @@ class SelfTest:
         tables = tables_at(self._engine, rows)
         params = certificate.cases[0].params(self._engine, self._given)
         number = len(self.verifiers) * planned(len(tables), 0)
-        self._watch.begin("broken verifiers, by the law", number)
+        self._watch.begin("self-test, the law", number)
         found = []
         for mistake in self.verifiers:
             report = LawReport(number)
-            try_laws(report, tables, params, verify=mistake.verify, draws=DRAWS, watch=self._watch)
+            try_laws(report, tables, params, verify=mistake.verify, draws=self._draws, watch=self._watch)
             found.append(bool(report.failed))
         return found
 
     def _by_ids(self, mistake: Mistake) -> bool:
         """Whether rehearsals under this verifier give answers that differ for real."""
         shapes = [False, True] if self._engine.target.capabilities.trees else [False]
+        ways = [rehearsal_way(LENGTH, tree) for tree in shapes]
+        named = [replace(way, name=f"self-test, {mistake.name}: {way.name}") for way in ways]
         with planted(mistake.verify):
-            found = (self._certificate.compare(rehearsal_way(LENGTH, tree), until_real=True) for tree in shapes)
-            return any(comparison.real for comparison in found)
+            return any(self._certificate.compare(way, until_real=True).real for way in named)

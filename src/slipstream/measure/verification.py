@@ -9,7 +9,7 @@ from slipstream.core.params import SamplingParams
 from slipstream.engine import Engine, GenerationOptions
 from slipstream.measure.cases import Case
 from slipstream.measure.certificate import Certificate
-from slipstream.measure.law_report import LawReport, places, planned, tables_at, try_drafters, try_laws
+from slipstream.measure.law_report import DRAWS, LawReport, places, planned, tables_at, try_drafters, try_laws
 from slipstream.measure.selftest import SelfTest, telling
 from slipstream.measure.watch import Stopped, Watch
 from slipstream.measure.ways import Drafting, short, ways
@@ -24,12 +24,14 @@ class Scope:
     drafters:     as `Engine.load` takes them
     distribution: test the law, too
     self_test:    try the broken verifiers, too
+    draws:        pairs of tokens in each test of the law; the self-test takes half as many
     """
 
     drafters: Sequence[str]
     drafting: Drafting = field(default_factory=Drafting)
     distribution: bool = False
     self_test: bool = False
+    draws: int = DRAWS
 
 
 class Verification:
@@ -85,16 +87,17 @@ class Verification:
         self.law = LawReport(planned(len(found), len(specs)))
         tables = tables_at(self.engine, found)
         self._watch.begin("the law of what is drawn", self.law.planned)
-        try_laws(self.law, tables, self.params, watch=self._watch)
+        try_laws(self.law, tables, self.params, draws=self.scope.draws, watch=self._watch)
         for spec in specs:
             drafting = self.scope.drafting
             with self.engine.sharing(draft=spec, speculation="on", options=drafting.options) as engine:
                 drafters = [(short(spec), drafter) for drafter in engine.drafters]
-                try_drafters(self.law, tables, self.params, drafters, watch=self._watch)
+                try_drafters(self.law, tables, self.params, drafters, draws=self.scope.draws, watch=self._watch)
 
     def _test_itself(self) -> None:
         self.own_settings = telling(self.params, self.given)
-        self.self_test = SelfTest(self.engine, self.cases, self.own_settings or self.given, self._watch)
+        given, draws = self.own_settings or self.given, self.scope.draws // 2
+        self.self_test = SelfTest(self.engine, self.cases, given, draws, self._watch)
         self.self_test.run()
 
     @property
