@@ -58,6 +58,12 @@ def _advise(
             show_default=False,
         ),
     ] = DEFAULT_MINUTES,
+    max_tokens: Annotated[
+        int,
+        typer.Option(
+            "--max-tokens", help=f"Most tokens of an answer. Default: {DEFAULT_MAX_TOKENS}.", show_default=False
+        ),
+    ] = DEFAULT_MAX_TOKENS,
     save: Annotated[
         bool,
         typer.Option("--save", help="Keep the verdict, so that run and chat use it for this model from now on."),
@@ -74,9 +80,9 @@ def _advise(
     from slipstream.cli.terminal import Output
     from slipstream.measure.advise_text import lines
 
-    _check(settings, minutes)
+    _check(settings, minutes, max_tokens)
     target, asked = _header(settings), _prompts(prompts, kinds)
-    advice = _measured(settings, target, _candidates(candidates, target), asked, minutes)
+    advice = _measured(settings, target, _candidates(candidates, target), asked, minutes, max_tokens)
     profile = _save(advice, target, settings) if save else None
     output = Output()
     if json:
@@ -96,8 +102,11 @@ _advise.__name__ = "advise"
 advise = with_settings(_advise, without=WITHOUT)
 
 
-def _check(settings: Settings, minutes: float) -> None:
+def _check(settings: Settings, minutes: float, max_tokens: int) -> None:
     """Refuse what cannot be, before anything is read."""
+    from slipstream.core.params import check_whole
+
+    check_whole("--max-tokens", max_tokens, 1, 2**31)
     settings.model_options(), settings.generation_options(), settings.speculation_options()
     if not LEAST_MINUTES <= minutes <= MOST_MINUTES:
         raise UsageError(f"--minutes must be from {LEAST_MINUTES:g} to {MOST_MINUTES:g}, not {minutes:g}.")
@@ -128,6 +137,7 @@ def _measured(
     candidates: "Candidates",
     prompts: "list[BenchPrompt]",
     minutes: float,
+    max_tokens: int,
 ) -> "Advice":
     """Load the target and measure. Ctrl-C while it loads ends the program, later on the measurement."""
     from slipstream.cli.loading import Loading
@@ -162,7 +172,7 @@ def _measured(
             prompts,
             seconds=minutes * 60,
             kv_bytes=kv_bytes_of(plain.target, target),
-            max_tokens=settings.max_tokens or DEFAULT_MAX_TOKENS,
+            max_tokens=max_tokens,
             options=settings.generation_options(),
             policy=policy,
             progress=progress.report,
