@@ -1,8 +1,9 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
 
+from slipstream.core.protocols import Drafter, SequenceView, Step
 from slipstream.draft import SuffixDrafter
 from slipstream.draft.base import BaseDrafter
 from slipstream.measure.prediction import Evidence, Machine, costs_of, predict
@@ -140,3 +141,30 @@ def test_an_answer_ends_where_it_ended_whatever_is_drafted() -> None:
     # 4 drafted and a bonus, then one drafted, for the last token is the target's own
     assert seconds == pytest.approx(2 * ROW + 5 * STEP)
     assert time.now == seconds
+
+
+class EveryThird(FixedLength):
+    """Drafts in the first of three rounds."""
+
+    rounds = 0
+
+    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter]) -> Iterator[Step]:
+        self.num_draft_tokens = 0 if self.rounds % 3 else 4
+        self.rounds += 1
+        return super().draft(sequences, drafters)
+
+
+def test_what_was_missed_and_what_was_refused_is_read_again() -> None:
+    tokens = answer(7)
+    read: list[int] = []
+
+    def step(rows: int) -> float:
+        read.append(rows)
+        return STEP
+
+    costs = Costs(lambda rows: ROW, [step], 0.0, 0.0)
+    traced_wrong = [traced(tokens, 0.0)]
+    time = SimulatedTime()
+    decode_again(PROMPT, tokens, [Named()], traced_wrong, costs, EveryThird(4), time, vocabulary=1000, trees=False)
+    # the prompt was read; of three tokens that were committed since the last draft none was
+    assert read == [1, 1, 1, 1, 3, 1, 1]

@@ -184,6 +184,7 @@ def _save(advice: "Advice", target: "GgufHeader", settings: Settings) -> Path | 
     """Write the profile; None, with a sentence, where there is nothing sure enough to be kept."""
     from importlib.metadata import version
 
+    from slipstream.measure.lineup import cpu_name
     from slipstream.models import profiles
     from slipstream.models.fingerprint import fingerprint
 
@@ -208,6 +209,7 @@ def _save(advice: "Advice", target: "GgufHeader", settings: Settings) -> Path | 
         fingerprint=fingerprint(target.path),
         runtime=advice.runtime,
         date=profiles.today(),
+        machine=cpu_name(),
         version=version("slipstream-decoding"),
         **found,
     )

@@ -44,7 +44,7 @@ class Verdict:
 
 def is_worth(ratio: Ratio) -> bool:
     """Whether a speed-up is large enough and more than chance; a single pair proves nothing."""
-    return ratio.value >= WORTH and ratio.low > 1 and ratio.is_certain
+    return ratio.value >= WORTH and ratio.is_certain
 
 
 def decide(measured: Sequence[Measured], *, partial: bool = False) -> Verdict:
