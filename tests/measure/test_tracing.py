@@ -8,7 +8,7 @@ from slipstream.core.protocols import Logits
 from slipstream.core.sampling import Sampler
 from slipstream.draft import ModelDrafter
 from slipstream.engine import Engine
-from slipstream.measure.tracing import trace
+from slipstream.measure.tracing import trace, usual
 from slipstream.policy import FixedLength
 from tests.fakes import FakeModel
 
@@ -71,3 +71,8 @@ def test_it_can_be_stopped_and_leaves_nothing_open() -> None:
     sampler = Sampler(SamplingParams(seed=1), 258, [1])
     assert trace(drafter, [1], [2, 3], sampler, siblings=1, should_stop=lambda: True) is None
     assert trace(drafter, [1], [2, 3], sampler, siblings=1) is not None
+
+
+def test_what_is_usual_heeds_slow_ones_but_not_hiccups() -> None:
+    assert usual([1.0, 1.0, 2.0]) == pytest.approx(4 / 3)
+    assert usual([1.0, 1.0, 100.0]) == pytest.approx(5 / 3)

@@ -9,12 +9,12 @@ is to be judged and with drafts of fixed lengths. Nothing that was decoded with 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 
 from slipstream.core.protocols import Drafter, Policy
 from slipstream.measure.records import Round
 from slipstream.measure.simulated import Costs, Curve, SimulatedTime, decode_again
-from slipstream.measure.tracing import Trace
+from slipstream.measure.tracing import Trace, usual
 from slipstream.policy import DEFAULT_MAX_SLOWDOWN, AdaptivePolicy, CostTable, ExcessBank, FixedLength
 from slipstream.policy.adaptive import DEFAULT_MOST_DRAFTED
 
@@ -94,7 +94,7 @@ def predict(evidence: Sequence[Evidence], machine: Machine) -> Prediction:
 def costs_of(evidence: Evidence, machine: Machine) -> Costs:
     """Costs in the rounds of one prompt."""
     rounds = evidence.rounds
-    verify = _moved(machine.target.seconds, median(one.verify for one in rounds))
+    verify = _moved(machine.target.seconds, usual([one.verify for one in rounds]))
     drafts = [
         None if table is None or trace is None else _moved(table.seconds, trace.step_seconds)
         for table, trace in zip(machine.drafts, evidence.traces, strict=True)
@@ -102,8 +102,8 @@ def costs_of(evidence: Evidence, machine: Machine) -> Costs:
     return Costs(
         verify=verify,
         drafts=drafts,
-        token=median(one.sample for one in rounds),
-        round_=median(one.draft + one.other for one in rounds),
+        token=usual([one.sample for one in rounds]),
+        round_=usual([one.draft + one.other for one in rounds]),
     )
 
 
