@@ -97,17 +97,17 @@ def measure_costs() -> None:
     """Cost curves of the rig's targets and of the draft model, on both runtimes."""
     curves = []
     for runtime in ("native", "llamacpp"):
-        draft = _curve(rig_file("SmolLM2-135M Q4_0"), runtime)
+        draft = _curve(rig_file("SmolLM2-135M Q4_0"), runtime, drafts=True)
         for name, path in (("wide", rig_file("wide Q4_0")), ("135M", resolve("smollm2-135m", fetch=True))):
             curves.append(Costs(f"{name}, {runtime}", _curve(path, runtime), draft))
             print(curves[-1], flush=True)
     write_costs(FOLDER / "costs.json", curves)
 
 
-def _curve(path: Path, runtime: str) -> dict[int, float]:
+def _curve(path: Path, runtime: str, *, drafts: bool = False) -> dict[int, float]:
     model = _loaded(path, runtime)
     try:
-        return {rows: round(seconds, 6) for rows, seconds in profile(model, 6.0).points.items()}
+        return {rows: round(seconds, 6) for rows, seconds in profile(model, 8.0, drafts=drafts).points.items()}
     finally:
         model.close()
 

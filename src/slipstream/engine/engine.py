@@ -196,10 +196,10 @@ class Engine:
             self.policy = FixedLength(DEFAULT_NUM_DRAFT_TOKENS if length is None else length)
             return
         self._pool.close()  # costs are measured in a session, and the model may have but one
-        source.costs.paths[id(self.target)] = source.header.path
+        source.costs.paths[self.target] = source.header.path
         for drafter, plan in zip(self.drafters, plans, strict=False):
             if plan.model is not None and drafter.model is not None:
-                source.costs.paths[id(drafter.model)] = plan.model.path
+                source.costs.paths[drafter.model] = plan.model.path
         self.policy = adaptive_policy(
             source.costs,
             self.target,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from slipstream.core.protocols import Drafter, Model
 from slipstream.models.fingerprint import fingerprint
@@ -26,25 +27,25 @@ class Costs:
     """
 
     store: Store
-    paths: dict[int, Path] = field(default_factory=dict)
-    _tables: dict[int, CostTable] = field(default_factory=dict)
+    paths: WeakKeyDictionary[Model, Path] = field(default_factory=WeakKeyDictionary)
+    _tables: WeakKeyDictionary[Model, CostTable] = field(default_factory=WeakKeyDictionary)
 
-    def table(self, model: Model) -> CostTable:
+    def table(self, model: Model, *, drafts: bool = False) -> CostTable:
         """The table of a loaded model: the one of this process, a remembered one that still fits, or a new one."""
-        table = self._tables.get(id(model))
+        table = self._tables.get(model)
         if table is None:
-            table = self._tables[id(model)] = self._remembered(model) or profile(model)
+            table = self._tables[model] = self._remembered(model) or profile(model, drafts=drafts)
             self.remember(model)
         return table
 
     def remember(self, model: Model) -> None:
         """Keep a model's table, as it stands now, for the next program."""
-        if id(model) in self._tables and (key := self.key(model)) is not None:
-            self.store.write("costs", key, {"seconds": self._tables[id(model)].as_dict()})
+        if model in self._tables and (key := self.key(model)) is not None:
+            self.store.write("costs", key, {"seconds": self._tables[model].as_dict()})
 
     def key(self, model: Model) -> str | None:
         """What a model's costs depend on: file, runtime, threads, machine, version. None without a file."""
-        path = self.paths.get(id(model))
+        path = self.paths.get(model)
         if path is None:
             return None
         parts = (fingerprint(path), model.runtime, getattr(model, "instruction_set", ""), getattr(model, "threads", ""))
@@ -70,7 +71,7 @@ def adaptive_policy(
 ) -> AdaptivePolicy:
     """Measure what has to be measured, recall what was learned."""
     models = [None if drafter.free else drafter.model for drafter in drafters]
-    steps = [None if model is None else costs.table(model) for model in models]
+    steps = [None if model is None else costs.table(model, drafts=True) for model in models]
     # without drafters nothing depends on costs, so nobody has to wait for them
     table = costs.table(target) if drafters else CostTable({1: 1e-3})
     key = _learned_key(costs, target, drafters)

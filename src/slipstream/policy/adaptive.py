@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from slipstream.core.protocols import Drafter, Growth, SequenceView, Step
 from slipstream.core.tree import ROOT, Draft
@@ -67,6 +67,21 @@ class _Proposal:
         return self.depth == len(self.reached)
 
 
+class _Offer(NamedTuple):
+    """What a drafter with a price could do for a sequence; all but the first are arguments of the rule's questions.
+
+    levels, form: acceptance by level, and what it is multiplied with on this text
+    first, one:   seconds of the first step and of each one after it
+    """
+
+    drafter: int
+    levels: Sequence[float]
+    most: int
+    form: float
+    first: float
+    one: float
+
+
 class AdaptivePolicy:
     """Implements `core.protocols.Policy`.
 
@@ -116,7 +131,7 @@ class AdaptivePolicy:
         self._limits: list[int] = []
         self._verified: list[int] = []
         self._nodes = 0
-        self._spent = 0.0
+        self._spent = self._best_rate = 0.0
         self._rule = Rule(target, 1, 1 / target.seconds(1), 0.0)
 
     # --- before the round's forward
@@ -127,12 +142,14 @@ class AdaptivePolicy:
         if not self._limits or self.bank.balance <= 0 or self._wants_plain():
             return
         everyone = range(len(sequences))
+        self._best_rate = 0.0
         for index, drafter in enumerate(drafters):
             if drafter.free and (growths := self._growths(index, everyone, 1)):
                 started = self._timer()
                 yield Step(index, growths)
                 self._spent += self._timer() - started
-                self._rate(index, everyone)
+                for i in self._rate(index, everyone):
+                    self._best_rate = max(self._best_rate, self._rule.best_rate_of(self._descending(i, index)))
         for index, which in self._assigned().items():
             yield from self._draft_for_a_price(index, which)
 
@@ -148,8 +165,7 @@ class AdaptivePolicy:
         self._spent = 0.0
         if self.costs.at(max([len(sequence.tokens) for sequence in sequences])):
             self._plain_known = self.costs.seconds(1)
-        plain = count / self._plain_time(count)
-        rate = plain if self._time <= 0 else max(plain, self._tokens / self._time)
+        rate = self._tokens / self._time if self._time > 0 else 0.0
         self._rule = Rule(self.costs, count, rate, self._sample)
         most = min(self._most, MOST_ROWS - count)
         self._limits = [min(most, sequence.draft_limit) for sequence in sequences] if most > 0 else []
@@ -194,7 +210,7 @@ class AdaptivePolicy:
         rows = sum([self.drafters[index].lag(self._sequences[i]) for i in which])
         table, levels = self.steps[index], self.acceptance.by_level(self.drafters[index].name)
         one = 0.0 if table is None else table.seconds(1)
-        allowed = self.bank.balance - self._rule.extra(1)
+        allowed = self.bank.balance - max(self._rule.extra(1), 0.0)
         cost = 0.0 if table is None else table.seconds(rows)
         later, later_rows = 0.0, 0
         while self._spent + cost <= allowed and (growths := self._growths(index, which, siblings)):
@@ -221,12 +237,27 @@ class AdaptivePolicy:
     def _assigned(self) -> dict[int, list[int]]:
         """Which drafter with a price drafts for which sequences."""
         drafting: dict[int, list[int]] = {}
-        priced = [index for index, drafter in enumerate(self.drafters) if not drafter.free]
-        if priced:
-            for i, limit in enumerate(self._limits):
-                if limit > 0 and (index := self._best_drafter(i, priced)) is not None:
-                    drafting.setdefault(index, []).append(i)
+        offers = [self._offers(i) if limit > 0 else [] for i, limit in enumerate(self._limits)]
+        best = max([self._rule.best_rate(*offer[1:]) for some in offers for offer in some], default=0.0)
+        if best > 0:
+            self._best_rate = max(best, self._best_rate)
+            self._rule.temper(self._best_rate)
+        for i, some in enumerate(offers):
+            if some and (index := self._best_drafter(i, some)) is not None:
+                drafting.setdefault(index, []).append(i)
         return drafting
+
+    def _offers(self, i: int) -> list[_Offer]:
+        """What every drafter with a price could do for a sequence."""
+        offers, sequence = [], self._sequences[i]
+        for index, drafter in enumerate(self.drafters):
+            if not drafter.free:
+                table, levels = self.steps[index], self.acceptance.by_level(drafter.name)
+                one = 0.0 if table is None else table.seconds(1)
+                lag = drafter.lag(sequence)
+                first = one if lag <= 1 or table is None else self._amortised(sequence, table.seconds(lag) - one) + one
+                offers.append(_Offer(index, levels, self._limits[i], self._proposals[i][index].form, first, one))
+        return offers
 
     def _siblings(self) -> int:
         """How many children to ask for: as many as are worth a row each."""
@@ -236,26 +267,28 @@ class AdaptivePolicy:
         row = (self._rule.extra(more) - self._rule.extra(few)) / (more - few) if more > few else self._rule.base
         return SIBLINGS if self._rule.rate * row < SIBLING_GAIN * self._rule.gain else 1
 
-    def _best_drafter(self, i: int, priced: Sequence[int]) -> int | None:
+    def _best_drafter(self, i: int, offers: Sequence[_Offer]) -> int | None:
         """Which drafter with a price should draft for a sequence, if any: expected gain above what comes for free."""
-        rival = max([self._worth(proposal) for proposal in self._proposals[i] if proposal.reached], default=0.0)
-        best, found, tried, sequence = rival, None, None, self._sequences[i]
-        for index in priced:
-            drafter, table = self.drafters[index], self.steps[index]
-            one = 0.0 if table is None else table.seconds(1)
-            lag = drafter.lag(sequence)
-            first = one if lag <= 1 or table is None else self._amortised(sequence, table.seconds(lag) - one) + one
-            form, levels = self._proposals[i][index].form, self.acceptance.by_level(drafter.name)
-            prospect = self._rule.prospect(levels, self._limits[i], form, first, one)
+        rival = max([self._worth(i, index) for index, one in enumerate(self._proposals[i]) if one.reached], default=0.0)
+        best, found, tried, price = rival, None, None, 0.0
+        for offer in offers:
+            prospect = self._rule.prospect(*offer[1:])
             if prospect > best:
-                best, found = prospect, index
-            elif found is None and prospect <= rival and self._probing.due(index) and self._could_ever_pay(one):
-                tried = index
-        if found is None:
-            found = tried
+                best, found = prospect, offer.drafter
+            elif found is None and tried is None:
+                price = self._price_of_trying(offer.drafter, self._sequences[i])
+                if self._probing.due(offer.drafter, price) and self._could_ever_pay(offer.one):
+                    tried = offer.drafter
         if found is not None:
-            self._probing.used(found, paid=best > rival)
-        return found
+            self._probing.used(found, 0.0, paid=True)
+        elif tried is not None:
+            self._probing.used(tried, price, paid=False)
+        return tried if found is None else found
+
+    def _price_of_trying(self, index: int, sequence: SequenceView) -> float:
+        """About what a step and the verification of one node take."""
+        table = self.steps[index]
+        return self._rule.extra(1) + (0.0 if table is None else table.seconds(self.drafters[index].lag(sequence)))
 
     def _amortised(self, sequence: SequenceView, seconds: float) -> float:
         """A round's share of the time in which a model reads what it lacks: that is paid once and serves all to come.
@@ -283,7 +316,7 @@ class AdaptivePolicy:
 
     def choose(self) -> Sequence[Draft]:
         """The nodes with the best chances across all sequences, as many as pay and as the bank covers."""
-        self._verified = [self._best_proposal(proposals) for proposals in self._proposals]
+        self._verified = [self._best_proposal(i, proposals) for i, proposals in enumerate(self._proposals)]
         if len(self._verified) == 1:
             kept = [self._best_of_one()]
         else:
@@ -294,17 +327,21 @@ class AdaptivePolicy:
             for proposals, index, nodes in zip(self._proposals, self._verified, kept, strict=True)
         ]
 
-    def _best_proposal(self, proposals: Sequence[_Proposal]) -> int:
+    def _best_proposal(self, i: int, proposals: Sequence[_Proposal]) -> int:
         """The most promising of what the drafters proposed for one sequence, -1 if there is nothing; spent is spent."""
         filled = [index for index, proposal in enumerate(proposals) if proposal.reached]
         if len(filled) <= 1:
             return filled[0] if filled else -1
-        return max(filled, key=lambda index: self._worth(proposals[index]))
+        return max(filled, key=lambda index: self._worth(i, index))
 
-    def _worth(self, proposal: _Proposal) -> float:
+    def _worth(self, i: int, index: int) -> float:
         """Expected gain in tokens of the best part of a proposal, if it were the only one."""
-        reached = proposal.reached if proposal.is_chain else sorted(proposal.reached, reverse=True)
-        return self._rule.best_part(reached, self.bank.balance - self._spent)[0]
+        return self._rule.best_part(self._descending(i, index), self.bank.balance - self._spent)[0]
+
+    def _descending(self, i: int, index: int) -> Sequence[float]:
+        """S of a proposal's nodes, largest first."""
+        proposal = self._proposals[i][index]
+        return proposal.reached if proposal.is_chain else sorted(proposal.reached, reverse=True)
 
     def _best_of_one(self) -> list[int]:
         """Chosen nodes of the only sequence, ascending."""
@@ -356,7 +393,7 @@ class AdaptivePolicy:
         self._since_plain += 1
         if not self._nodes:
             self._since_plain, self._plain_known = 0, self.costs.seconds(1)
-        self._probing.tick()
+        self._probing.tick(plain)
         self._score(committed)
 
     def _without_hiccup(self, seconds: float, expected: float) -> float:

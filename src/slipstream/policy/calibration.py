@@ -71,28 +71,37 @@ def _parts(bucket: Hashable) -> tuple[Any, ...]:
 
 
 class Form:
-    """How a drafter does on one text just now, compared with what was expected of it; 1 is as expected.
+    """Whether a drafter does on one text what is expected of it, or has lost its form: a filter with two states.
 
     Calibrations know a drafter in general and move slowly; this notices within a few rounds that a text, or a turn it
-    takes, suits the drafter worse.
+    takes, does not suit the drafter. What chance alone does as often changes little.
     """
 
-    FADE = 0.9
-    WEIGHT = 3.0
-    __slots__ = ("_expected", "_right")
+    LOST = 0.1
+    """Share of what was expected that is right when the form is lost."""
+    ONSET, RECOVERY = 0.0003, 0.02
+    """P(a level that was tested, or a round in which none was, changes the state)."""
+    __slots__ = ("_lost",)
 
     def __init__(self) -> None:
-        self._right = self._expected = 0.0
+        self._lost = 0.02
 
     def record(self, expected: float, accepted: bool) -> None:
-        """A level of the main chain was tested."""
-        self._right = self.FADE * self._right + accepted
-        self._expected = self.FADE * self._expected + expected
+        """A level of the main chain was tested (Bayes' rule, then the chance of a change)."""
+        weak = self.LOST * expected
+        usual = 1 - expected + 0.02  # nothing is so certain that one miss proves anything
+        lost = self._lost * (weak if accepted else 1 - weak)
+        lost /= lost + (1 - self._lost) * (expected if accepted else usual) + 1e-12
+        self._lost = lost * (1 - self.RECOVERY) + (1 - lost) * self.ONSET
+
+    def rest(self) -> None:
+        """A round without a proposal: what was lost comes back by and by."""
+        self._lost *= 1 - self.RECOVERY
 
     @property
     def factor(self) -> float:
         """What estimates are multiplied with, at most 1."""
-        return min((self._right + self.WEIGHT) / (self._expected + self.WEIGHT), 1.0)
+        return 1 - (1 - self.LOST) * self._lost
 
 
 class Acceptance:
@@ -110,10 +119,17 @@ class Acceptance:
         self._levels: dict[str, list[float]] = {}
 
     def rate(self, draft: Draft, first: int = 0, form: float = 1.0) -> None:
-        """Set the estimates of a draft's nodes from `first` on; what the drafter said is the prior."""
+        """Set the estimates of a draft's nodes from `first` on.
+
+        The prior of a class that was never seen is how the drafter does on the whole; of a sibling, what it said.
+        """
         estimates, sources, buckets, estimate = draft.estimates, draft.sources, draft.buckets, self.nodes.estimate
+        parents = draft.parents
         for node in range(first, len(estimates)):
-            estimates[node] = form * estimate((sources[node], buckets[node]), estimates[node])
+            source = sources[node]
+            main = node == 0 or parents[node] != parents[node - 1]
+            prior = self.by_level(source)[0] if main else estimates[node]
+            estimates[node] = form * estimate((source, buckets[node]), prior)
 
     def by_level(self, source: str) -> Sequence[float]:
         """[DEPTHS] P(main chain right at a level | right before it), in general; the form is not in it."""
@@ -144,6 +160,8 @@ class Acceptance:
         if earlier is not None and not verified:
             draft, node, depth = earlier
         if not draft.tokens:
+            for form in [form for (number, _), form in self._forms.items() if number == sequence]:
+                form.rest()
             return False
         start, chain = depth, draft.parents == _CHAIN[: len(draft.parents)]
         for token in tokens:

@@ -4,6 +4,7 @@ A table, no formula: real curves have cliffs, and three rows can cost more than 
 """
 
 import math
+from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,9 +20,9 @@ _CELL_MEASURED = 0.03**2
 _CELL_GUESSED = 0.10**2
 """Variances of logarithms. A machine's speed drifts by 2 % from one forward to the next, a forward scatters by 6 %,
 a cell that was measured is off by 3 % and one between two of them by 10 %."""
-_LARGEST_SURPRISE = 0.7
-"""One forward that took more than twice what was expected says no more than that: a hiccup is no new speed. Two in a
-row are no hiccup."""
+_LARGEST_SURPRISE = 0.35
+"""Logarithm. One forward that took far longer than expected says no more than this: a hiccup is no new speed. A second
+one of as many rows is no hiccup."""
 
 
 class CostTable:
@@ -37,12 +38,10 @@ class CostTable:
     def __init__(self, points: Mapping[int, float]) -> None:
         assert 1 in points, "one row is what everything is compared with"
         self.points = dict(sorted(points.items()))
-        cells = _interpolated(self.points)
-        known = [_CELL_MEASURED if rows in points else _CELL_GUESSED for rows in range(MOST_ROWS + 1)]
-        self._parts: dict[int, _Part] = {0: _Part(cells, known)}
+        self._parts: dict[int, _Part] = {0: _Part(self.points)}
         self._part = self._parts[0]
         self._place = 0
-        self._surprised = 0.0
+        self._surprised: dict[int, float] = {}
 
     def at(self, context: int) -> bool:
         """The forwards that follow have about this many tokens of context; whether another part of the table begins."""
@@ -61,9 +60,7 @@ class CostTable:
     def seconds(self, rows: int) -> float:
         """Expected time of a forward of so many rows."""
         part = self._part
-        if rows <= MOST_ROWS:
-            return part.speed * part.cells[rows]
-        return part.speed * (part.cells[MOST_ROWS] + (rows - MOST_ROWS) * part.slope)
+        return part.speed * part.cells[rows] if rows <= MOST_ROWS else part.seconds(rows)
 
     def curve(self) -> tuple[float, Sequence[float]]:
         """(speed, cells): `seconds(rows) == speed * cells[rows]` up to `MOST_ROWS`, for whoever asks often."""
@@ -74,35 +71,21 @@ class CostTable:
         expected = self.seconds(rows)
         if seconds <= 0 or expected <= 0:
             return expected
-        part = self._part
-        surprise = math.log(seconds / expected)
-        if abs(surprise) > _LARGEST_SURPRISE:
-            again, self._surprised = self._surprised * surprise > 0, surprise
-            if not again:
-                surprise = math.copysign(_LARGEST_SURPRISE, surprise)
-        else:
-            self._surprised = 0.0
-        part.doubt += _SPEED_DRIFT
-        cell = part.known[rows] if rows <= MOST_ROWS else _CELL_GUESSED
-        startled = surprise**2 > 9 * (part.doubt + cell + _ROUND_NOISE)
-        if startled:
-            # something changed, or the cell was never right; a plain round will tell, whose cell is best known
-            part.doubt += surprise**2 / 2
-            cell += surprise**2 / 2 if rows > 1 else 0.0
-        total = part.doubt + cell + _ROUND_NOISE
-        if startled and rows > 1:
-            part.correct_neighbours(rows, surprise * cell / total)
-        part.speed *= math.exp(surprise * part.doubt / total)
-        part.doubt -= part.doubt**2 / total
-        if rows <= MOST_ROWS:
-            part.cells[rows] *= math.exp(surprise * cell / total)
-            part.known[rows] = max(cell - cell**2 / total, _CELL_FLOOR)
+        self._part.learn(rows, self._believed(rows, math.log(seconds / expected)))
         return expected
+
+    def _believed(self, rows: int, surprise: float) -> float:
+        """How much of a surprise is taken: little of a large one, unless it is the second in a row."""
+        if abs(surprise) <= _LARGEST_SURPRISE:
+            self._surprised.pop(rows, None)
+            return surprise
+        again = self._surprised.get(rows, 0.0) * surprise > 0
+        self._surprised[rows] = surprise
+        return surprise if again else math.copysign(_LARGEST_SURPRISE, surprise)
 
     def as_dict(self) -> dict[str, Any]:
         """For a file: what was measured, as it stands now."""
-        part = self._parts[0]
-        return {str(rows): part.speed * part.cells[rows] for rows in self.points if rows <= MOST_ROWS}
+        return {str(rows): self._parts[0].seconds(rows) for rows in self.points}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, float]) -> "CostTable":
@@ -114,34 +97,70 @@ class CostTable:
 
 
 class _Part:
-    """The cells of one range of contexts. doubt: variance of the speed's logarithm; known: those of the cells."""
+    """The cells of one range of contexts.
 
-    __slots__ = ("cells", "doubt", "known", "slope", "speed")
+    doubt: variance of the speed's logarithm; known: those of the cells'
+    Cells that were measured, then or later, are anchors; those between them are interpolated.
+    """
 
-    def __init__(self, cells: list[float], known: list[float], speed: float = 1.0, doubt: float = 0.03**2) -> None:
-        self.cells, self.known, self.speed, self.doubt = cells, known, speed, doubt
-        self.slope = max((cells[MOST_ROWS] - cells[MOST_ROWS // 2]) / (MOST_ROWS - MOST_ROWS // 2), 0.0)
+    __slots__ = ("_anchors", "_beyond", "cells", "doubt", "known", "speed")
 
-    def correct_neighbours(self, rows: int, change: float) -> None:
-        """A cell was far off; those beside it probably are, too."""
-        for other in range(2, MOST_ROWS + 1):
-            if other != rows:
-                nearness = 0.8 ** abs(other - rows)
-                self.cells[other] *= math.exp(nearness * change)
-                self.known[other] = max(self.known[other], _CELL_GUESSED * nearness)
+    def __init__(self, points: Mapping[int, float]) -> None:
+        self.speed, self.doubt = 1.0, 0.03**2
+        self._anchors = [rows for rows in points if rows <= MOST_ROWS]
+        self.cells = [points.get(rows, 0.0) for rows in range(MOST_ROWS + 1)]
+        self.known = [_CELL_MEASURED if rows in points else _CELL_GUESSED for rows in range(MOST_ROWS + 1)]
+        last = max(points)
+        self._beyond = (last, points[last]) if last > MOST_ROWS else None
+        for rows in self._anchors:
+            self._interpolate(rows)
 
     def copied(self) -> "_Part":
         """For another range of contexts, where nothing has been measured yet."""
-        return _Part(list(self.cells), [max(one, _CELL_MEASURED) for one in self.known], self.speed, 0.1**2)
+        part = _Part({1: 1.0})
+        part._anchors, part._beyond, part.cells = list(self._anchors), self._beyond, list(self.cells)
+        part.known = [max(one, _CELL_MEASURED) for one in self.known]
+        part.speed, part.doubt = self.speed, 0.1**2
+        return part
 
+    def seconds(self, rows: int) -> float:
+        """Expected time, also of more rows than have cells."""
+        if rows <= MOST_ROWS:
+            return self.speed * self.cells[rows]
+        last, most = self._beyond or (MOST_ROWS // 2, self.cells[MOST_ROWS // 2])
+        slope = max((most - self.cells[MOST_ROWS]) / (last - MOST_ROWS), 0.0)
+        return self.speed * (self.cells[MOST_ROWS] + (rows - MOST_ROWS) * slope)
 
-def _interpolated(points: Mapping[int, float]) -> list[float]:
-    """[MOST_ROWS + 1] seconds for 0, 1, 2, ... rows: linear between points, and beyond the last as before it."""
-    known = list(points.items())
-    cells = [0.0]
-    for rows in range(1, MOST_ROWS + 1):
-        after = next((index for index, (count, _) in enumerate(known) if count >= rows), len(known) - 1)
-        (low, before), (high, behind) = known[max(after - 1, 0)], known[after]
-        slope = 0.0 if high == low else (behind - before) / (high - low)
-        cells.append(max(behind + (rows - high) * slope, behind) if rows > high else behind + (rows - high) * slope)
-    return cells
+    def learn(self, rows: int, surprise: float) -> None:
+        """A forward took `exp(surprise)` times as long as expected."""
+        self.doubt += _SPEED_DRIFT
+        cell = self.known[rows] if rows <= MOST_ROWS else _CELL_GUESSED
+        if surprise**2 > 9 * (self.doubt + cell + _ROUND_NOISE):
+            # something changed, or the cell was never right; a plain round will tell, whose cell is best known
+            self.doubt += surprise**2 / 2
+            cell += surprise**2 / 2 if rows > 1 else 0.0
+        total = self.doubt + cell + _ROUND_NOISE
+        self.speed *= math.exp(surprise * self.doubt / total)
+        self.doubt -= self.doubt**2 / total
+        if rows <= MOST_ROWS:
+            self.cells[rows] *= math.exp(surprise * cell / total)
+            self.known[rows] = max(cell - cell**2 / total, _CELL_FLOOR)
+            if len(self._anchors) < MOST_ROWS:
+                if rows not in self._anchors:
+                    insort(self._anchors, rows)
+                self._interpolate(rows)
+
+    def _interpolate(self, rows: int) -> None:
+        """Bring the cells between an anchor and its neighbours into line; beyond the last, go on as before it."""
+        anchors, cells = self._anchors, self.cells
+        place = bisect_left(anchors, rows)
+        for low in anchors[max(place - 1, 0) : place + 1]:
+            following = bisect_left(anchors, low + 1)
+            high = anchors[following] if following < len(anchors) else MOST_ROWS + 1
+            if following < len(anchors):
+                slope = (cells[high] - cells[low]) / (high - low)
+            else:
+                before = anchors[following - 2] if following > 1 else 0
+                slope = max((cells[low] - cells[before]) / (low - before), 0.0)
+            for between in range(low + 1, high):
+                cells[between] = cells[low] + (between - low) * slope

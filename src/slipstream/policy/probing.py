@@ -6,22 +6,34 @@ BURST, LONGEST_BURST = 3, 12
 """Rounds of one try: what the drafter has missed meanwhile is read once for all of them. More while it does well."""
 
 
+SHARE = 0.01
+"""Of plain decoding's time that tries may take."""
+
+
 class Probing:
-    """Tries come ever more seldom while they fail, and again soon after a new text has begun."""
+    """Tries come ever more seldom while they fail, and again soon after a new text has begun, if they can be paid.
+
+    credit: seconds that tries may take by now
+    """
 
     def __init__(self) -> None:
+        self.credit = 0.0
         self._waits: dict[int, int] = {}
         self._rounds: dict[int, int] = {}
         self._left: dict[int, int] = {}
         self._tried: dict[int, int] = {}
 
-    def due(self, drafter: int) -> bool:
-        """Whether a drafter that would not be chosen should be tried in this round."""
+    def due(self, drafter: int, seconds: float) -> bool:
+        """Whether a drafter that would not be chosen should be tried in this round. seconds: what its step takes."""
         self._waits.setdefault(drafter, SHORTEST)
-        return self._left.get(drafter, 0) > 0 or self._rounds.get(drafter, 0) >= self._waits.get(drafter, SHORTEST)
+        if self._left.get(drafter, 0) > 0:
+            return True
+        return self._rounds.get(drafter, 0) >= self._waits[drafter] and self.credit >= seconds
 
-    def used(self, drafter: int, *, paid: bool) -> None:
+    def used(self, drafter: int, seconds: float, *, paid: bool) -> None:
         """It drafts in this round, because that pays or as a try."""
+        if not paid:
+            self.credit -= seconds
         if paid:
             self._waits[drafter], self._left[drafter] = SHORTEST, 0
         elif self._left.get(drafter, 0) > 0:
@@ -37,8 +49,9 @@ class Probing:
         if self._tried.get(drafter, LONGEST_BURST) < LONGEST_BURST:
             self._left[drafter] = max(self._left[drafter], 2)
 
-    def tick(self) -> None:
-        """A round is over."""
+    def tick(self, plain: float) -> None:
+        """A round is over that would have taken plain decoding so many seconds."""
+        self.credit += SHARE * plain
         for drafter in self._waits:
             self._rounds[drafter] = self._rounds.get(drafter, 0) + 1
 

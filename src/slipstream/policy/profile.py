@@ -8,8 +8,10 @@ from slipstream.core.feed import feed
 from slipstream.core.protocols import Model, Segment
 from slipstream.policy.costs import CostTable
 
-ROWS = (1, 2, 4, 8, 3, 5, 6, 16, 12, 32)
+ROWS = (1, 2, 4, 8, 3, 5, 6, 9, 16, 12, 32)
 """Most useful first: a slow model gets as far as the time goes."""
+READ_ROWS = 128
+"""Of a draft model, which reads what it has missed in one forward: how long that takes by row."""
 CONTEXT = 64
 """Tokens in the KV cache while forwards are timed."""
 MOST_TURNS = 9
@@ -17,14 +19,17 @@ MISFIT = 0.25
 """A remembered table whose curve has another shape than is measured now by this much is measured anew."""
 
 
-def profile(model: Model, seconds: float = 2.0, timer: Callable[[], float] = perf_counter) -> CostTable:
+def profile(
+    model: Model, seconds: float = 2.0, timer: Callable[[], float] = perf_counter, *, drafts: bool = False
+) -> CostTable:
     """Time forwards of 1 to 32 rows, in turns, so that a change of the machine's speed hits all alike.
 
     seconds: about what it may take; the rows from `ROWS` that fit in once are measured, others are interpolated
+    drafts:  for a draft model, which also reads many tokens at once
     """
     with _Bench(model, timer) as bench:
         end = timer() + seconds
-        sizes = [rows for rows in ROWS if rows <= model.max_rows]
+        sizes = [rows for rows in (*ROWS, *([READ_ROWS] if drafts else [])) if rows <= bench.most]
         bench.time(1)  # warms up
         times: dict[int, list[float]] = {}
         for _ in range(MOST_TURNS):
@@ -39,7 +44,7 @@ def fits(model: Model, table: CostTable, timer: Callable[[], float] = perf_count
     """Whether a remembered table still has the shape of what a few forwards take; brings its speed up to date."""
     with _Bench(model, timer) as bench:
         bench.time(1)
-        one, several = (min(bench.time(rows) for _ in range(3)) for rows in (1, 4))
+        one, several = (min(bench.time(min(rows, bench.most)) for _ in range(3)) for rows in (1, 4))
     for _ in range(4):
         table.learn(1, one)
     shape = several / one / (table.seconds(4) / table.seconds(1))
@@ -66,15 +71,20 @@ class _Bench:
         self._session.close()
 
     @property
+    def most(self) -> int:
+        """Rows that a forward can have here."""
+        return min(self._model.max_rows, self._model.context_length - self._context)
+
+    @property
     def _context(self) -> int:
         return max(min(CONTEXT, self._model.context_length - 2 * max(ROWS)), 0)
 
     def time(self, rows: int) -> float:
         """Seconds of a forward of so many rows; nothing of it stays."""
-        rows = min(rows, self._model.context_length - self._session.length)
         tokens = _some_tokens(self._model, rows)
         started = self._timer()
-        result = self._model.forward([Segment(self._session, tokens)])
+        outputs = 1 if rows == READ_ROWS else None
+        result = self._model.forward([Segment(self._session, tokens, outputs=outputs)])
         result[0].logits(rows - 1)
         return self._timer() - started
 

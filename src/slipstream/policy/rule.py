@@ -23,18 +23,62 @@ NEGLIGIBLE = 0.02
 class Rule:
     """The rule in one round.
 
-    rate:   tokens per second achieved, never below those of plain decoding
-    gain:   what a token is worth, 1 less the time to sample it
+    rate:   tokens per second achieved, never below those of plain decoding; `temper` lowers it
+    plain:  tokens per second of plain decoding
     rows:   rows that are computed anyway, one for each sequence
     """
 
-    __slots__ = ("_cells", "base", "gain", "rate", "rows", "speed")
+    __slots__ = ("_cells", "_token", "base", "plain", "rate", "rows", "speed")
 
     def __init__(self, costs: CostTable, rows: int, rate: float, token_seconds: float) -> None:
         self.speed, self._cells = costs.curve()
-        self.rows, self.rate = rows, rate
+        self.rows, self._token = rows, token_seconds
         self.base = costs.seconds(rows)
-        self.gain = 1 - rate * token_seconds
+        self.plain = rows / (self.base + rows * token_seconds)
+        self.rate = max(rate, self.plain)
+
+    @property
+    def gain(self) -> float:
+        """What a token is worth: 1 less the time to sample it."""
+        return 1 - self.rate * self._token
+
+    def temper(self, best: float) -> None:
+        """What can be achieved now is `best` tokens per second; do not ask for more.
+
+        A stretch of easy text raises the rate above what comes after it. Where every draft then looks too dear, the
+        rule has only plain decoding to choose, although the draft would still be faster.
+        """
+        self.rate = max(min(self.rate, best), self.plain)
+
+    def best_rate(self, levels: Sequence[float], most: int, factor: float, first: float, one: float) -> float:
+        """Tokens per second of a round with the best number of levels, if this sequence's were the only draft."""
+        cells, speed = self._cells, self.speed
+        place, last, reached = self.rows, len(levels) - 1, 1.0
+        best, tokens, time = self.plain, float(self.rows), first
+        for level in range(min(LOOKAHEAD, most)):
+            reached *= factor * (levels[level] if level < last else levels[last])
+            if reached < NEGLIGIBLE:
+                break
+            tokens += reached
+            place += 1
+            rate = tokens / (time + speed * cells[place] + tokens * self._token)
+            if rate > best:
+                best = rate
+            time += one
+        return best
+
+    def best_rate_of(self, reached: Sequence[float]) -> float:
+        """The same of the best part of a draft that is there; `reached` as for `best_part`."""
+        rows, cells, speed = self.rows, self._cells, self.speed
+        best, tokens = self.plain, float(rows)
+        for count, one in enumerate(reached[: MOST_ROWS - rows], 1):
+            if one < NEGLIGIBLE:
+                break
+            tokens += one
+            rate = tokens / (speed * cells[rows + count] + tokens * self._token)
+            if rate > best:
+                best = rate
+        return best
 
     def extra(self, nodes: int) -> float:
         """Seconds that verifying so many nodes adds to the round."""
