@@ -221,16 +221,23 @@ def _chi_square(cells: list[Cell]) -> tuple[int, float, float]:
 
 def flattened(table: Table) -> Propose:
     """A drafter that knows the target, but not well: its rows with the differences made smaller, and the same noise."""
+    return coupled(lambda tokens: table.after(tokens) * np.float32(0.6), FLATTENED)
+
+
+def coupled(after: Callable[[Tokens], Logits], source: str) -> Propose:
+    """What a draft model proposes that has these rows after the context: the best of them with the target's noise.
+
+    after: [vocab of the target] raw logits
+    """
 
     def propose(sampler: Sampler, tokens: Tokens, position: int) -> Draft:
         draft, chain = Draft(), tokens
         for level in range(PAIR - len(tokens)):
-            row = table.after(chain) * np.float32(0.6)
-            guess = sampler.propose(row, position + level, chain[len(tokens) :], SIBLINGS)
+            guess = sampler.propose(after(chain), position + level, chain[len(tokens) :], SIBLINGS)
             parent = draft.tip
-            chain = (*chain, draft.tokens[draft.append(guess.tokens[0], source=FLATTENED)])
+            chain = (*chain, draft.tokens[draft.append(guess.tokens[0], source=source)])
             for token in guess.tokens[1:]:
-                draft.add(token, parent, source=FLATTENED)
+                draft.add(token, parent, source=source)
         return draft
 
     return propose

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,11 +20,11 @@ from slipstream.measure.distribution import (
     Propose,
     Table,
     Verify,
-    drafted_by,
     flattened,
     try_law,
 )
 from slipstream.measure.law import Floats, distribution, is_borderline
+from slipstream.measure.proposals import DraftRows, proposals
 from slipstream.measure.watch import Watch
 
 LEVEL = 1e-3
@@ -148,10 +149,15 @@ def try_drafters(
     watch: Watch | None = None,
 ) -> None:
     """Test all of these rows below what drafters propose, siblings included. drafters: with the names to report."""
-    for name, table in tables.items():
-        for drafter, one in drafters:
-            propose = drafted_by(one, table.context)
-            _try(report, name, drafter, table, params, propose, walk, draws, watch or Watch())
+    for drafter, one in drafters:
+        size = max(len(table.after(())) for table in tables.values())
+        with ExitStack() as stack:
+            rows = None if one.model is None else DraftRows(one.model, size)
+            if rows is not None:
+                stack.callback(rows.close)
+            for name, table in tables.items():
+                propose = proposals(one, rows, table.context)
+                _try(report, name, drafter, table, params, propose, walk, draws, watch or Watch())
 
 
 def _try(
