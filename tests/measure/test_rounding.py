@@ -52,6 +52,10 @@ def test_banned_tokens_are_no_difference() -> None:
 
 
 def test_no_amount_of_it_excuses_everything() -> None:
-    assert Rounding(decisions=[50.0], log_probabilities=[50.0]).allowed == IMPLAUSIBLE
-    assert Rounding(log_probabilities=[50.0]).allowed_log_probability == IMPLAUSIBLE
+    assert Rounding(decisions=[50.0]).allowed == IMPLAUSIBLE
     assert Rounding().as_dict()["decisions"] == {}
+
+
+def test_log_probabilities_move_less_than_is_allowed() -> None:
+    rounding = measured(RoundingModel(size=0.3, sharpness=2.0))
+    assert 0.1 < max(rounding.log_probabilities) < rounding.allowed_log_probability

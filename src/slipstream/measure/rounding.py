@@ -51,9 +51,11 @@ class Rounding:
 
     @property
     def allowed_log_probability(self) -> float:
-        """A log-probability that is further off belongs to another row. Twice what was seen: it is seen far more often
-        than it was measured."""
-        return min(2 * max(self.log_probabilities, default=0.0) + LEAST, IMPLAUSIBLE)
+        """A log-probability that is further off belongs to another row.
+
+        It is the token's logit less a mean of all, so it moves by at most the whole range of what moves decisions.
+        """
+        return 2 * self.allowed
 
     def add(self, alone: Logits, together: Logits) -> None:
         """Take in a row that was computed twice."""
