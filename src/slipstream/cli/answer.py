@@ -1,6 +1,7 @@
 """An answer while it comes: tokens as they are committed, then the figures."""
 
 import sys
+from dataclasses import replace
 
 from slipstream.cli import figures, terminal
 from slipstream.cli.interrupt import interrupts
@@ -9,7 +10,9 @@ from slipstream.cli.settings import Settings
 from slipstream.cli.terminal import DIM, GREEN, Output
 from slipstream.core.protocols import Vocabulary
 from slipstream.engine import Completion, Conversation, Engine, Stream, Token
-from slipstream.errors import UsageError
+from slipstream.errors import ProfileError, UsageError
+from slipstream.models import resolve
+from slipstream.models.profiles import find, profiles_directory
 
 # Longer than any tag; models with longer tags than this are not known.
 TAIL = 128
@@ -17,16 +20,46 @@ TAIL = 128
 
 def load(settings: Settings) -> Engine:
     """The engine that the options ask for; says what it had to decide otherwise."""
-    options = settings.model_options()
     settings.generation_options()  # impossible values are refused before anybody waits
-    drafter, speculation = settings.drafter, settings.speculation_options()
+    settings, found = with_profile(settings)
+    options, speculation = settings.model_options(), settings.speculation_options()
     with Loading(settings.model) as loading, interrupts.leaving():
-        engine = Engine.load(settings.model, draft=drafter, options=options, progress=loading.report, **speculation)
-    for notice in engine.notices:
+        engine = Engine.load(
+            settings.model, draft=settings.drafter, options=options, progress=loading.report, **speculation
+        )
+    for notice in [*([] if found is None else [found]), *engine.notices]:
         terminal.say(notice)
     if settings.show_accepted and not terminal.may_style(sys.stdout):
         terminal.say("--show-accepted needs a terminal with colours; FORCE_COLOR=1 sends them into a pipe.")
     return engine
+
+
+def with_profile(settings: Settings) -> tuple[Settings, str | None]:
+    """The settings with what `slipstream advise --save` found for the model where they name no drafter.
+
+    And a sentence about that. A profile that cannot be used is said, too, and left out.
+    """
+    settings.model_options(), settings.speculation_options()  # impossible values, before a model is looked for
+    if settings.draft is not None or settings.speculation == "off" or not profiles_directory().is_dir():
+        return settings, None
+    try:
+        profile = find(resolve(settings.model), None if settings.runtime == "auto" else settings.runtime)
+    except ProfileError as error:
+        return settings, f"{error} Suffix lookup drafts meanwhile."
+    if profile is None:
+        return settings, None
+    if profile.missing is not None:
+        return settings, profile.missing
+    chosen = replace(
+        settings,
+        draft=profile.draft,
+        draft_runtime=profile.draft_runtime if settings.draft_runtime == "auto" else settings.draft_runtime,
+        num_draft_tokens=settings.num_draft_tokens
+        if settings.num_draft_tokens is not None
+        else profile.num_draft_tokens,
+    )
+    gain = "" if profile.draft == "none" else f" ({profile.ratio:.2f}x when it was measured)"
+    return chosen, f"Drafts by {profile.draft}, as slipstream advise found for {profile.target}{gain}."
 
 
 def check_thinking(engine: Engine, think: bool | None) -> None:
