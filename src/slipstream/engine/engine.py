@@ -108,7 +108,8 @@ class Engine:
 
         model:            a path, a short name or `hf:owner/repo/file.gguf` (docs/models.md)
         draft:            None or "none", "suffix", a model as above, several of them joined by plus signs
-                          ("suffix+" and a model), or a `Drafter` of your own, which the engine closes when it is closed
+                          ("suffix+" and a model), or a `Drafter` of your own or a list of them, which the engine closes
+                          when it is closed
         speculation:      "auto" drafts as much as pays by what was measured on this machine; "on" always drafts
                           `num_draft_tokens`; "off" decodes plainly
         num_draft_tokens: draft length, 0 to 64: the most for "auto" (None is 16), the length for "on" (None is 4)
@@ -181,8 +182,8 @@ class Engine:
     def _add_drafters(self, spec: str | Drafter, plans: Several[DraftPlan], progress: LoadProgress | None) -> None:
         """Load them, unless the target could not use any."""
         assert self._source is not None
-        if isinstance(spec, Drafter):
-            self.drafters = [spec]
+        if isinstance(spec, list):
+            self.drafters = spec
         elif self.target.capabilities.rollback:
             self.drafters = load_drafters(plans, self.target, self._source.options, progress)
         if not self.target.capabilities.rollback:
@@ -360,18 +361,20 @@ def _listed(drafters: Several[Drafter] | Drafter | None) -> list[Drafter]:
     return [drafters] if isinstance(drafters, Drafter) else list(drafters)
 
 
-def _draft_spec(draft: DraftSpec, speculation: str, length: int | None, slowdown: float) -> str | Drafter:
-    """Check what is asked for; "none" where nothing would be drafted."""
+def _draft_spec(draft: DraftSpec, speculation: str, length: int | None, slowdown: float) -> str | list[Drafter]:
+    """Check what is asked for: a specification, "none" where nothing would be drafted, or drafters of one's own."""
     if speculation not in get_args(Speculation):
         raise UsageError(f'speculation must be "auto", "on" or "off", not {speculation!r}.')
     if length is not None:
         check_whole("num_draft_tokens", length, 0, MOST_DRAFT_TOKENS)
     check_number("max_slowdown", slowdown, 0, 1)
-    if not (draft is None or isinstance(draft, str | Path | Drafter)):
-        raise UsageError(f"draft must be a name, a path or a Drafter, not {type(draft).__name__}.")
-    if isinstance(draft, Drafter):
-        return draft
-    return "none" if draft is None or length == 0 or speculation == "off" else str(draft)
+    if draft is None or isinstance(draft, str | Path):
+        return "none" if draft is None or length == 0 or speculation == "off" else str(draft)
+    given: object = draft  # what callers pass, whatever the type says
+    own = [given] if isinstance(given, Drafter) else list(given) if isinstance(given, Iterable) else [None]
+    if not all(isinstance(one, Drafter) for one in own):
+        raise UsageError(f"draft must be a name, a path, a Drafter or a list of them, not {type(draft).__name__}.")
+    return cast(list[Drafter], own)
 
 
 def _strings(stop: str | Several[str] | None) -> list[str]:

@@ -13,7 +13,7 @@ from slipstream.errors import UsageError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
 from slipstream.runtime import Choice, LoadOptions, RuntimeName, choose, load, runtime_named
 
-DraftSpec = str | Path | Drafter | None
+DraftSpec = str | Path | Drafter | Sequence[Drafter] | None
 GpuLayers = int | Literal["auto", "all"]
 LoadProgress = Callable[[str, float], None]
 """Called while weights are made ready with the model's name and the fraction that is, 0 to 1."""
