@@ -5,15 +5,13 @@ On the native runtime the ids are the same, and that is all. On llama.cpp near-t
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Several
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy import stats
 
 from slipstream import Completion, Engine, SamplingParams
 from slipstream.core.feed import feed
@@ -24,10 +22,10 @@ from slipstream.core.tree import ROOT, Draft
 from slipstream.core.verify import Commit, Verdict, walk
 from slipstream.draft import ModelDrafter, SuffixDrafter
 from slipstream.draft.base import BaseDrafter
+from slipstream.measure.distribution import Table, flattened, try_law
 from slipstream.models import ChatTemplate, read_model_header
 from slipstream.policy import FixedLength
 from slipstream.runtime import LoadOptions, RuntimeName, choose, load, requantize
-from tests.core.reference import distribution
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 
@@ -186,86 +184,20 @@ def with_row(model: Model, tokens: list[int]) -> NDArray[np.float32]:
         session.close()
 
 
-class RealRows:
-    """A table of a real model's rows, so that ten thousand rounds cost a few hundred forwards."""
-
-    def __init__(self, model: Model, prompt: list[int]) -> None:
-        self.model, self.prompt = model, prompt
-        self._rows: dict[tuple[int, ...], NDArray[np.float32]] = {}
-
-    def after(self, tokens: tuple[int, ...]) -> NDArray[np.float32]:
-        if tokens not in self._rows:
-            self._rows[tokens] = with_row(self.model, [*self.prompt, *tokens])
-        return self._rows[tokens]
-
-
-class TableRows:
-    """Rows of a draft that hangs below the prompt and these tokens."""
-
-    def __init__(self, table: RealRows, tokens: tuple[int, ...], draft: Draft) -> None:
-        self._table, self._tokens, self._draft = table, tokens, draft
-
-    def logits(self, row: int) -> NDArray[np.float32]:
-        return self._table.after((*self._tokens, *self._draft.path_tokens(row - 1)))
-
-
-class TwoTokens:
-    """Stops after two."""
-
-    def __init__(self) -> None:
-        self.left = 2
-
-    def push(self, token: int) -> tuple[str, str | None]:
-        self.left -= 1
-        return "", None if self.left else "length"
-
-
-def pairs(
-    table: RealRows, params: SamplingParams, walk: Callable[..., Verdict], rounds: int
-) -> dict[tuple[int, ...], int]:
-    """How often each pair of first tokens comes out, drafts being what the noise of a looser sampler proposes."""
-    counts: dict[tuple[int, ...], int] = {}
-    for seed in range(rounds):
-        sampler = Sampler(replace(params, seed=seed), len(table.after(())), table.prompt)
-        position, out, stop = len(table.prompt), [], TwoTokens()
-        while len(out) < 2:
-            guess = sampler.propose(table.after(tuple(out)) * np.float32(0.6), position + len(out), [])
-            draft = Draft.chain(guess.tokens, "guess")
-            rows = TableRows(table, tuple(out), draft)
-            verdict = walk(draft, rows, sampler, stop, position + len(out))
-            out += verdict.tokens
-        counts[tuple(out)] = counts.get(tuple(out), 0) + 1
-    return counts
-
-
-def p_value(table: RealRows, params: SamplingParams, counts: dict[tuple[int, ...], int]) -> float:
-    """Chi-square of the pairs against their exact probabilities."""
-    first = distribution(table.after(()), params, table.prompt)
-    expected = {}
-    for one in np.flatnonzero(first):
-        second = distribution(table.after((int(one),)), params, [*table.prompt, int(one)])
-        expected |= {(int(one), int(two)): first[one] * second[two] for two in np.flatnonzero(second)}
-    if set(counts) - set(expected):
-        return 0.0
-    total = sum(counts.values())
-    common = [pair for pair, p in expected.items() if p * total >= 5]
-    observed = [counts.get(pair, 0) for pair in common]
-    wanted = [expected[pair] * total for pair in common]
-    observed.append(total - sum(observed))
-    wanted.append(total - sum(wanted))
-    return float(stats.chisquare(observed, wanted).pvalue)
-
-
 @pytest.fixture(scope="module")
-def table(engine: Engine, target: Model) -> RealRows:
-    return RealRows(target, engine.tokenize("Once upon a time there was a"))
+def table(engine: Engine, target: Model) -> Table:
+    """Rows of the real model, each computed once."""
+    prompt = engine.tokenize("Once upon a time there was a")
+    return Table(tuple(prompt), lambda tokens: with_row(target, list(tokens)))
 
 
 LAW = SamplingParams(temperature=0.8, top_p=0.6, min_p=0.02, repetition_penalty=1.2, seed=0)
 
 
-def test_the_law_of_two_tokens_is_the_target_s(table: RealRows) -> None:
-    assert p_value(table, LAW, pairs(table, LAW, walk, 4000)) > 1e-3
+def test_the_law_of_two_tokens_is_the_target_s(table: Table) -> None:
+    test = try_law(table, LAW, flattened(table), walk, 4000)
+    assert not test.fails(1e-3), test
+    assert test.accepted > 1000
 
 
 def believes_likely_drafts(
@@ -281,6 +213,6 @@ def believes_likely_drafts(
     return Verdict([Commit(token, 0, "guess", "", None)], 1, reason)
 
 
-def test_a_broken_verifier_fails_the_test_of_the_law(table: RealRows) -> None:
-    p = p_value(table, LAW, pairs(table, LAW, believes_likely_drafts, 4000))
-    assert p < 1e-6, f"p = {p}: the test of the law does not see a broken verifier"
+def test_a_broken_verifier_fails_the_test_of_the_law(table: Table) -> None:
+    test = try_law(table, LAW, flattened(table), believes_likely_drafts, 4000)
+    assert test.fails(1e-6), f"{test}: the test of the law does not see a broken verifier"
