@@ -206,6 +206,8 @@ def _nothing(verification: Verification) -> str:
     if not verification.engine.target.capabilities.rollback:
         name = verification.engine.target.name
         return f"NO CERTIFICATE: {name} cannot take tokens back, so it decodes plainly, with nothing to verify."
+    if verification.partial:
+        return "NO CERTIFICATE: no draft token had been accepted until then."
     return "NO CERTIFICATE: no draft token was accepted, so nothing was verified; give more --max-tokens or prompts."
 
 
