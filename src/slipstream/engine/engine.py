@@ -179,7 +179,9 @@ class Engine:
             raise
         return engine
 
-    def _add_drafters(self, spec: str | Drafter, plans: Several[DraftPlan], progress: LoadProgress | None) -> None:
+    def _add_drafters(
+        self, spec: str | list[Drafter], plans: Several[DraftPlan], progress: LoadProgress | None
+    ) -> None:
         """Load them, unless the target could not use any."""
         assert self._source is not None
         if isinstance(spec, list):

@@ -12,7 +12,7 @@ ROWS = (1, 2, 4, 8, 3, 5, 6, 9, 16, 12, 32)
 """Most useful first: a slow model gets as far as the time goes."""
 READ_ROWS = 128
 """Of a draft model, which reads what it has missed in one forward: how long that takes by row."""
-CONTEXT = 64
+CONTEXT = 16
 """Tokens in the KV cache while forwards are timed."""
 MOST_TURNS = 9
 MISFIT = 0.25
@@ -45,6 +45,8 @@ def fits(model: Model, table: CostTable, timer: Callable[[], float] = perf_count
     with _Bench(model, timer) as bench:
         bench.time(1)
         one, several = (min(bench.time(min(rows, bench.most)) for _ in range(3)) for rows in (1, 4))
+    if one <= 0:
+        return False  # a clock too coarse to tell
     for _ in range(4):
         table.learn(1, one)
     shape = several / one / (table.seconds(4) / table.seconds(1))

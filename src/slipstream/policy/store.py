@@ -7,6 +7,7 @@ absent, and one that cannot be written is no error.
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ class Store:
             part.write_text(json.dumps({"format": FORMAT, "key": key, **value}), encoding="utf-8")
             part.replace(path)
         except OSError:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):
+                part.unlink()
 
     def _path(self, kind: str, key: str) -> Path:
         assert self._folder is not None
