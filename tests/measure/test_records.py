@@ -84,6 +84,13 @@ DAMAGE = [
     '{"answer": {"tokens": 0, "seconds": 1}}',
     '{"answer": {"tokens": 1, "seconds": 1, "rounds": [[1, 2]]}}',
     '{"answer": {"tokens": 1, "seconds": 1, "kind": 3}}',
+    '{"answer": {"tokens": 1, "seconds": Infinity}}',
+    '{"answer": {"tokens": 1, "seconds": 1, "looping": "often"}}',
+    '{"answer": {"tokens": 1, "seconds": 1, "repeat": "first"}}',
+    '{"answer": {"tokens": 1, "seconds": 1, "rounds": [[0, 1, 1, 1, 1, 1, "x", 1, 1, NaN, 1]]}}',
+    f'{{"answer": {{"tokens": 1{"0" * 400}, "seconds": 1}}}}',
+    '{"failure": {"sentence": 5}}',
+    '{"failure": {"sentence": "It broke.", "configuration": 5}}',
 ]
 
 
@@ -94,6 +101,37 @@ def test_damage_in_the_middle_names_its_line(tmp_path: Path, damage: str) -> Non
     path.write_bytes(b"".join([*lines[:2], damage.encode() + b"\n", *lines[2:]]))
     with pytest.raises(UsageError, match=r"Line 3 of .* is damaged"):
         read_bench(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"target": None},
+        {"machine": "big"},
+        {"sampling": {"top_p": [1]}},
+        {"costs": {"1": "x"}},
+        {"costs": {"two": 1}},
+        {"costs": {"1": float("inf")}},
+        {"configurations": None},
+        {"configurations": [1]},
+        {"kinds": 5},
+        {"kinds": [None]},
+    ],
+)
+def test_a_damaged_first_line(tmp_path: Path, header: dict[str, object]) -> None:
+    path = written(tmp_path / "bench.jsonl")
+    first, *others = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([json.dumps(json.loads(first) | header) + "\n", *others]))
+    with pytest.raises(UsageError, match=r"Line 1 of .* is damaged"):
+        read_bench(path)
+
+
+def test_names_of_files_that_are_not_utf_8(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9.gguf")
+    with Writer(tmp_path / "bench.jsonl") as writer:
+        writer.begin({**HEADER, "configurations": [{"name": name}]})
+        writer.add(answer(name))
+    assert read_bench(tmp_path / "bench.jsonl").configurations == [name]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", "not JSON", '{"format": "other"}'])
@@ -127,7 +165,7 @@ def test_an_older_file_stays_until_there_is_something_to_write(tmp_path: Path) -
     with Writer(path) as writer:
         writer.begin(HEADER)
     assert read_bench(path).answers == []
-    Writer(tmp_path / "new.jsonl").close()
+    Writer(tmp_path / "new.jsonl")  # Ctrl-C while models load closes nothing
     assert not (tmp_path / "new.jsonl").exists()
 
 

@@ -7,10 +7,12 @@ line that is cut short for what it is.
 import errno
 import hashlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,8 @@ from slipstream.errors import StorageError, UsageError
 
 FORMAT = "slipstream-bench"
 VERSION = 1
+LARGEST, SHORTEST = 1e12, 1e-9
+"""No count and no time in a file is as large, and no answer takes fewer seconds."""
 
 
 class Round(NamedTuple):
@@ -157,16 +161,23 @@ class Writer:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._is_new = not path.exists()
+        self._file = self._opened()
+        if self._is_new:  # whatever ends the program while models load, no empty file is left
+            self._file.close()
+            path.unlink(missing_ok=True)
+
+    def _opened(self) -> FileIO:
         try:
-            self._file = path.open("ab", buffering=0)
+            return self._path.open("ab", buffering=0)
         except OSError as error:
             raise StorageError(
-                f"{path} cannot be written: {error.strerror}; choose another place with --out."
+                f"{self._path} cannot be written: {error.strerror}; choose another place with --out."
             ) from error
 
     def begin(self, header: dict[str, Any]) -> None:
         """The first line: what is measured, where and how. Now, not earlier, the place of an older file is taken."""
-        self._is_new = False
+        if self._is_new:
+            self._file = self._opened()
         with suppress(OSError):  # a device
             self._file.truncate(0)
         self._write({"format": FORMAT, "version": VERSION, "round_fields": list(Round._fields), **header})
@@ -179,10 +190,7 @@ class Writer:
         self._write(record.as_dict())
 
     def close(self) -> None:
-        """Leaves no empty file behind where nothing was begun."""
         self._file.close()
-        if self._is_new:
-            self._path.unlink(missing_ok=True)
 
     def __enter__(self) -> "Writer":
         return self
@@ -191,7 +199,8 @@ class Writer:
         self.close()
 
     def _write(self, value: dict[str, Any]) -> None:
-        line = json.dumps(value, ensure_ascii=False).encode() + b"\n"
+        # names of files need not be UTF-8; what such a name has instead of characters is escaped
+        line = json.dumps(value, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
         whole = self._file.seek(0, os.SEEK_END) if self._file.seekable() else None
         try:
             written = 0
@@ -228,6 +237,8 @@ def read_bench(path: Path) -> Bench:
         raise UsageError(
             f"{path} has version {header.get('version')!r} of the format and this program reads {VERSION}."
         )
+    if not _is_header(header):
+        raise UsageError(f"Line 1 of {path} is damaged, which says what was measured; measure again.")
     answers: list[Answer] = []
     failures: list[Failure] = []
     notes: list[str] = []
@@ -266,20 +277,55 @@ def _record(line: bytes) -> Record | dict[str, Any] | None:
             rounds = [Round.from_list(one) for one in fields.pop("rounds", [])]
             return _checked(Answer(**fields, rounds=rounds))
         if "failure" in value:
-            return Failure(**value["failure"])
+            return _checked_failure(Failure(**value["failure"]))
         return dict(value["end"]) if "end" in value else None
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
+def _is_header(header: dict[str, Any]) -> bool:
+    """Whether what reports read of a header has the types that they expect."""
+    objects = [header.get(name, {}) for name in ("target", "machine", "sampling", "costs")]
+    if not all(isinstance(one, dict) for one in objects):
+        return False
+    *_, sampling, costs = objects
+    configurations, kinds = header.get("configurations", []), header.get("kinds", [])
+    return (
+        all(map(_is_number, sampling.values()))
+        and all(rows.isdecimal() and _is_number(seconds) for rows, seconds in costs.items())
+        and isinstance(configurations, list)
+        and all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in configurations)
+        and isinstance(kinds, list)
+        and all(isinstance(kind, str) for kind in kinds)
+    )
+
+
+def _is_number(value: object, least: float = -math.inf) -> bool:
+    """Whether it is finite, not less than `least`, and no larger than anything that is counted or timed."""
+    return isinstance(value, int | float) and abs(value) < LARGEST and value >= least
+
+
 def _checked(answer: Answer) -> Answer:
-    """The same answer. Raises ValueError for numbers that no run can have written."""
+    """The same answer. Raises ValueError for values that no run can have written."""
     texts = answer.configuration, answer.prompt, answer.kind, answer.ids_hash, answer.text_hash
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("names are text")
-    if not (answer.tokens >= 1 and answer.seconds > 0 and answer.prompt_seconds >= 0):
+    if not (_is_number(answer.tokens, 1) and _is_number(answer.seconds) and answer.seconds >= SHORTEST):
         raise ValueError("an answer has tokens that took time")
+    counts = answer.repeat, answer.prompt_seconds, answer.looping, answer.drafted or 0, answer.accepted or 0
+    numbers = [*counts, *(value for one in answer.rounds for value in (*one[:6], *one[7:]))]
+    if not all(_is_number(number, 0) for number in numbers):
+        raise ValueError("counts and times are numbers from 0")
     return answer
+
+
+def _checked_failure(failure: Failure) -> Failure:
+    """The same failure. Raises ValueError unless all of it is text."""
+    if not isinstance(failure.sentence, str):
+        raise ValueError("a sentence is text")
+    if not all(isinstance(name, str | None) for name in (failure.configuration, failure.prompt)):
+        raise ValueError("names are text")
+    return failure
 
 
 def hash_ids(tokens: Sequence[int]) -> str:
