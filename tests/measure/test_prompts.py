@@ -111,12 +111,18 @@ GOOD = {"prompt": "Hello."}
         ({"messages": [{"role": "user"}]}, "Line 2 of .* must have messages as a list"),
         ({"turns": []}, "Line 2 of .* has no turns"),
         ({"turns": [None]}, "Line 2 of .* must have text in turns"),
+        ('{"prompt": "Hel\\ud800lo."}', "Line 2 of .* has half a character"),
         ({"id": "own-1", "prompt": "Again."}, "Line 2 of .* has the id 'own-1', which an earlier line has"),
     ],
 )
 def test_damage_is_one_sentence_with_the_number_of_the_line(tmp_path: Path, line: object, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         read_prompts(write(tmp_path / "damaged.jsonl", GOOD, line, GOOD))
+
+
+def test_a_kind_is_one_line(tmp_path: Path) -> None:
+    [prompt] = read_prompts(write(tmp_path / "kinds.jsonl", {"kind": " a\n b", "prompt": "Hello."}))
+    assert prompt.kind == "a b"
 
 
 def test_files_that_cannot_be_prompts(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ KINDS = ("chat", "code", "code-editing", "summary", "translation", "maths", "ret
 OWN_KIND = "own"
 """The kind of a prompt whose file names none."""
 
+_HALF = re.compile("[\ud800-\udfff]")
+
 
 @dataclass(frozen=True, slots=True)
 class BenchPrompt:
@@ -90,17 +92,17 @@ def _paragraphs(text: str) -> list[BenchPrompt]:
 
 def _parse(text: str, source: str) -> list[BenchPrompt]:
     """JSON lines. A line that is empty separates nothing; ids that are missing are made of kind and number."""
-    prompts: list[BenchPrompt] = []
+    prompts: dict[str, BenchPrompt] = {}
     seen: dict[str, int] = {}
     for number, item in _objects(text, source):
         kind = _kind(item)
         seen[kind] = seen.get(kind, 0) + 1
         name = str(item.get("id", item.get("question_id", f"{kind}-{seen[kind]}")))
         where = f"Line {number} of {source}"
-        if any(prompt.id == name for prompt in prompts):
+        if name in prompts:
             raise UsageError(f"{where} has the id {name!r}, which an earlier line has; give each prompt its own.")
-        prompts.append(_prompt(name, kind, item, where))
-    return prompts
+        prompts[name] = _prompt(name, kind, item, where)
+    return list(prompts.values())
 
 
 def _objects(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -115,12 +117,15 @@ def _objects(text: str, source: str) -> Iterator[tuple[int, dict[str, Any]]]:
             raise UsageError(
                 f'Line {number} of {source} is no JSON object such as {{"kind": "chat", "prompt": "..."}}.'
             )
+        if _HALF.search(json.dumps(item, ensure_ascii=False)):
+            raise UsageError(f"Line {number} of {source} has half a character (\\ud800 to \\udfff alone); mend it.")
         yield number, item
 
 
 def _kind(item: dict[str, Any]) -> str:
     kind = item.get("kind", item.get("category"))
-    return kind if isinstance(kind, str) and kind.strip() else OWN_KIND
+    """On one line, because tables have it in one cell."""
+    return (" ".join(kind.split()) if isinstance(kind, str) else "") or OWN_KIND
 
 
 def _prompt(name: str, kind: str, item: dict[str, Any], where: str) -> BenchPrompt:
