@@ -87,6 +87,8 @@ def _split(spec: str) -> tuple[str, dict[str, str]]:
             raise UsageError(f"The configuration {spec!r} has an unknown option {key}; {hint}")
         if not value.strip():
             raise UsageError(f"The configuration {spec!r} has nothing after {key}=.")
+        if key in options:
+            raise UsageError(f"The configuration {spec!r} has {key}= twice; leave one of them out.")
         options[key] = value.strip()
     return draft, options
 
@@ -118,4 +120,6 @@ def _speculation(text: str) -> Literal["auto", "on"]:
         return "auto"
     if text == "on":
         return "on"
-    raise UsageError(f"speculation must be auto or on in a configuration, not {text!r}; plain decoding is off alone.")
+    raise UsageError(
+        f"A configuration has speculation=auto or speculation=on, not {text!r}; plain decoding is off alone."
+    )
