@@ -13,7 +13,8 @@ PIECES = ("One ", "two ", "three ", "four.")
 
 class OpenAiServer(ThreadingHTTPServer):
     """manner: "llama" (timings), "vllm" (metrics and usage), "plain", or a way to fail: "dies", "nonsense", "silent",
-    "refuses", "error", "empty", "locked", "not json". The way shows after `good` answers."""
+    "refuses", "error", "empty", "locked", "not json", "odd" (numbers that are none), "endless".
+    The way shows after `good` answers."""
 
     daemon_threads = True
 
@@ -42,6 +43,8 @@ class Handler(BaseHTTPRequestHandler):
             self._page(401, b'{"error": "no key"}')
         elif self.path == "/v1/models":
             self._page(200, b"hello" if self.server.manner == "not json" else b'{"data": [{"id": "some-model"}]}')
+        elif self.path == "/metrics" and self.server.manner == "odd":
+            self._page(200, b"vllm:spec_decode_num_draft_tokens NaN\nvllm:spec_decode_num_accepted_tokens +Inf\n")
         elif self.path == "/metrics" and self.server.manner == "vllm":
             lines = [
                 f'vllm:spec_decode_num_{name}_tokens_total{{engine="{engine}"}} {float(count)}'
@@ -75,11 +78,15 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.manner == "llama":
             last["timings"] = {"prompt_n": 7, "prompt_ms": 30.0, "predicted_n": 9, "predicted_ms": 90.0,
                                "draft_n": 8, "draft_n_accepted": 5}  # fmt: skip
+        if manner == "odd":
+            last["timings"] = dict.fromkeys(("prompt_ms", "predicted_n", "predicted_ms"), float("inf"))
+        while manner == "endless":
+            self._event({"choices": [{"delta": {"content": "and "}}]})
         self._event(last)
         self.server.drafted += 10
         if self.server.manner in ("vllm", "plain"):
             self._event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 11}})
-        self._say(b"data: [DONE]\n\n")
+        self._say(b"data:[DONE]\n\n" if manner == "odd" else b"data: [DONE]\n\n")
 
     def _fail(self, manner: str) -> None:
         if manner == "nonsense":

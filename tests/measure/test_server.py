@@ -1,5 +1,6 @@
 import re
 import socket
+import threading
 from time import monotonic
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from slipstream.core.params import SamplingParams
 from slipstream.engine import GenerationOptions
 from slipstream.errors import UsageError
+from slipstream.measure import server_link
 from slipstream.measure.prompts import BenchPrompt
 from slipstream.measure.records import Answer
 from slipstream.measure.runner import run_bench
@@ -87,12 +89,29 @@ def test_other_servers_are_timed_from_here() -> None:
     assert (answer.drafted, answer.accepted) == (None, None)
 
 
+def test_numbers_that_are_none_are_passed_over() -> None:
+    with serving("odd") as server:
+        answer = ask(server)
+    assert answer.tokens == 3  # of four pieces the first starts the clock
+    assert 0 < answer.seconds < 5
+    assert (answer.drafted, answer.accepted) == (None, None)
+
+
+def test_metrics_that_are_not_there_are_asked_for_once() -> None:
+    with serving("plain") as server:
+        contestant = Server(server.url, PARAMS)
+        for _ in range(3):
+            contestant.answer(PROMPT, OPTIONS, lambda: False)
+    assert len(server.keys) == 2  # the models, and the metrics
+
+
 @pytest.mark.parametrize(
     ("manner", "sentence"),
     [
         ("dies", "went away in the middle of an answer"),
         ("nonsense", "answered nonsense .'<html>Bad gateway</html>'."),
         ("error", "reported an error .*out of memory"),
+        ("endless", "does not stop where it was asked to"),
     ],
 )
 def test_what_breaks_is_a_sentence(manner: str, sentence: str) -> None:
@@ -132,6 +151,22 @@ def test_nobody_there() -> None:
         port = free.getsockname()[1]
     with pytest.raises(ServerError, match=r"is not there \(connection refused\)"):
         Server(f"127.0.0.1:{port}", PARAMS)
+
+
+def test_something_that_does_not_speak_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        threading.Thread(target=lambda: other.accept()[0].sendall(b"\0\xff\r\n\r\n"), daemon=True).start()
+        with pytest.raises(ServerError, match="does not speak HTTP"):
+            Server(f"127.0.0.1:{other.getsockname()[1]}", PARAMS)
+
+
+def test_the_patience_that_is_told_is_the_one_that_was_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_link, "CONNECT_SECONDS", 0.2)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(ServerError, match=r"nothing for 0\.2 seconds"),
+    ):
+        Server(f"127.0.0.1:{silent.getsockname()[1]}", PARAMS)
 
 
 def test_no_such_host() -> None:

@@ -6,6 +6,7 @@ for one token.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from time import perf_counter
@@ -20,6 +21,10 @@ from slipstream.measure.server_link import PATIENCE_SECONDS, Event, Link, Refuse
 
 PARTS = ("reasoning_content", "reasoning", "content")
 """Where a piece of text can be; thinking takes time like anything else."""
+MOST = 1e12
+"""No server counts or times as much."""
+PIECES_A_TOKEN = 4
+"""More pieces of text than this for each token that was asked for are no answer that will end."""
 DRAFTED = re.compile(r"^vllm:spec_decode_num_draft_tokens(?:_total)?(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 ACCEPTED = re.compile(r"^vllm:spec_decode_num_accepted_tokens(?:_total)?(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 
@@ -37,6 +42,7 @@ class Server:
         self._params = params
         self.name = self._link.address.name
         self.model = self._first_model()
+        self._counts = True
 
     def answer(self, prompt: BenchPrompt, options: GenerationOptions, should_stop: Callable[[], bool]) -> Answer | None:
         """One answer, timed; None if it was stopped. Raises ServerError, RefusedError."""
@@ -44,6 +50,8 @@ class Server:
         reply = _Reply()
         for moment, event in self._link.events("/v1/chat/completions", self._request(prompt, options), should_stop):
             reply.take(moment, event)
+            if reply.pieces > PIECES_A_TOKEN * (options.get("max_tokens") or MOST):
+                raise self._link.broken("does not stop where it was asked to")
         if should_stop():
             return None
         if not reply.finish_reason:
@@ -86,16 +94,21 @@ class Server:
             raise self._link.broken("answers /v1/models with something else than a list of models") from None
 
     def _draft_counters(self) -> tuple[float | None, float | None]:
-        """vLLM's counters of drafted and accepted tokens; None where there are none."""
+        """vLLM's counters of drafted and accepted tokens; None where there are none, which is asked only once."""
+        if not self._counts:
+            return None, None
         try:
             text = self._link.get("/metrics").decode(errors="replace")
         except (ServerError, RefusedError):
+            self._counts = False
             return None, None
         return _total(DRAFTED, text), _total(ACCEPTED, text)
 
 
 def _difference(after: float | None, before: float | None) -> int | None:
-    return None if after is None or before is None else int(after - before)
+    """What was added; None for counters that were set back or are no numbers."""
+    added = math.nan if after is None or before is None else after - before
+    return int(added) if 0 <= added < MOST else None
 
 
 def _total(pattern: re.Pattern[str], text: str) -> float | None:
@@ -132,6 +145,11 @@ class _Reply:
         for name in ("usage", "timings"):
             if isinstance(event.get(name), dict):
                 setattr(self, f"_{name}", event[name])
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of text so far."""
+        return len(self._moments)
 
     @property
     def has_text(self) -> bool:
@@ -173,9 +191,9 @@ class _Reply:
 
 def _count(values: Mapping[str, Any], key: str) -> int | None:
     value = values.get(key)
-    return int(value) if isinstance(value, int | float) and value >= 0 else None
+    return int(value) if isinstance(value, int | float) and 0 <= value < MOST else None
 
 
 def _seconds(values: Mapping[str, Any], key: str) -> float | None:
     value = values.get(key)
-    return float(value) / 1e3 if isinstance(value, int | float) and value > 0 else None
+    return float(value) / 1e3 if isinstance(value, int | float) and 0 < value < MOST else None

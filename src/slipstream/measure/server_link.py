@@ -16,6 +16,8 @@ CONNECT_SECONDS = 5.0
 PATIENCE_SECONDS = 120.0
 """Without a byte from the server for so long, it is given up."""
 POLL_SECONDS = 0.05
+LONGEST_LINE = 2**20
+"""Bytes. No event of one token is as long; what never ends a line must not fill memory."""
 
 # The last two are what http.client raises where another thread has closed its connection.
 _TROUBLE = (OSError, http.client.HTTPException, AttributeError, ValueError)
@@ -70,13 +72,14 @@ class Link:
 
     def get(self, path: str) -> bytes:
         """A short page. Raises ServerError, RefusedError."""
-        connection = self._connect(min(CONNECT_SECONDS, self._patience))
+        patience = min(CONNECT_SECONDS, self._patience)
+        connection = self._connect(patience)
         try:
             connection.request("GET", self.address.path + path, headers=self._headers())
             response = connection.getresponse()
             body = response.read(10_000_000)
         except _TROUBLE as error:
-            raise self._explained(error) from error
+            raise self._explained(error, patience) from error
         finally:
             connection.close()
         if response.status != 200:
@@ -103,7 +106,7 @@ class Link:
                 if line is None:
                     return
                 if isinstance(line, Exception):
-                    raise self._explained(line) from line
+                    raise self._explained(line, self._patience) from line
                 event = self._event(line.strip())
                 if event is not None:
                     yield moment, event
@@ -134,7 +137,7 @@ class Link:
             response = connection.getresponse()
             if response.status != 200:
                 raise self._refused(response.status, response.read(4000))
-            for line in response:
+            while line := response.readline(LONGEST_LINE):
                 lines.put((perf_counter(), line))
             lines.put((perf_counter(), None))
         except (*_TROUBLE, ServerError, RefusedError) as error:
@@ -142,7 +145,11 @@ class Link:
 
     def _event(self, line: bytes) -> Event | None:
         """The JSON of a `data:` line (server-sent events); None for the others and for the mark of the end."""
-        if not line or line.startswith((b":", b"event:", b"id:", b"retry:")) or line == b"data: [DONE]":
+        if (
+            not line
+            or line.startswith((b":", b"event:", b"id:", b"retry:"))
+            or line.split() in ([b"data:", b"[DONE]"], [b"data:[DONE]"])
+        ):
             return None
         try:
             event = json.loads(line.removeprefix(b"data:")) if line.startswith(b"data:") else None
@@ -161,14 +168,16 @@ class Link:
         hint = ", so set SLIPSTREAM_API_KEY to its key" if status in (401, 403) else ""
         return self.broken(f"answered with status {status}{hint} ({said})")
 
-    def _explained(self, error: Exception) -> Exception:
-        """What of the network's and http's own exceptions a person can use."""
+    def _explained(self, error: Exception, patience: float) -> Exception:
+        """What of the network's and http's own exceptions a person can use. patience: seconds that were waited."""
         if isinstance(error, ServerError | RefusedError):
             return error
         if isinstance(error, TimeoutError):
-            return self.broken(f"said nothing for {self._patience:g} seconds")
+            return self.broken(f"said nothing for {patience:g} seconds")
         if isinstance(error, ConnectionRefusedError):
             return self.broken("is not there (connection refused)")
+        if isinstance(error, http.client.BadStatusLine) and not isinstance(error, ConnectionError):
+            return self.broken("does not speak HTTP")
         if isinstance(error, OSError) and not isinstance(error, ConnectionError):
             return self.broken(f"cannot be reached ({error.strerror or error})")
         return self.broken(f"went away in the middle of an answer ({type(error).__name__})")
