@@ -155,9 +155,16 @@ def test_nobody_there() -> None:
 
 def test_something_that_does_not_speak_http() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
-        threading.Thread(target=lambda: other.accept()[0].sendall(b"\0\xff\r\n\r\n"), daemon=True).start()
+
+        def greet() -> None:
+            with other.accept()[0] as visitor:
+                visitor.sendall(b"\0\xff\r\n\r\n")
+
+        greeter = threading.Thread(target=greet)
+        greeter.start()
         with pytest.raises(ServerError, match="does not speak HTTP"):
             Server(f"127.0.0.1:{other.getsockname()[1]}", PARAMS)
+        greeter.join()
 
 
 def test_the_patience_that_is_told_is_the_one_that_was_had(monkeypatch: pytest.MonkeyPatch) -> None:
