@@ -151,13 +151,15 @@ def test_a_full_disk_is_one_sentence_and_the_table_comes(cli: Cli, tiny: Path, t
         (("-c", "suffix,m=1"), "unknown option m"),
         (("-c", "suffix", "-c", "suffix"), "tell them apart"),
         (("--against", "ftp://x"), "--against must be the address"),
+        (("--against", "http://x:1/a", "--against", "x:1"), "--against names x:1 twice"),
+        (("--prompts", "two.jsonl", "--out", "./two.jsonl"), "--out would overwrite the prompts in two.jsonl"),
         (("--prompts", "missing.jsonl"), "cannot be read"),
         (("--out", "missing/bench.jsonl"), "cannot be written"),
         (("--confg", "x"), "No such option"),
     ],
 )
 def test_slips_are_refused_before_anything_is_loaded(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], sentence: str
+    cli: Cli, two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], sentence: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = cli("bench", "-m", tmp_path / "not-there.gguf", *arguments)
@@ -165,6 +167,7 @@ def test_slips_are_refused_before_anything_is_loaded(
     assert sentence in result.err
     assert result.err.count("\n") == 1
     assert "not-there" not in result.err
+    assert two.read_text().startswith('{"kind"')
 
 
 def test_a_target_that_does_not_load_leaves_files_alone(cli: Cli, two: Path, tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import pytest
@@ -65,7 +66,9 @@ def test_what_was_cut_short_is_still_read(cli: Cli, recorded: Path) -> None:
         (("missing.jsonl",), "cannot be read: No such file"),
         (("notes.txt",), "is not a file that slipstream bench --out wrote"),
         (("bench.jsonl", "--html", "missing/r.html"), "cannot be written: No such file"),
-        (("bench.jsonl", "--html", "/dev/full"), "cannot be written: No space left"),
+        (("bench.jsonl", "--html", "/dev/full"), "cannot be written: the disk is full"),
+        (("bench.jsonl", "--html", "./bench.jsonl"), "--html would overwrite bench.jsonl, which holds the benchmark"),
+        (("bench.jsonl", "--markdown", "bench.jsonl"), "--markdown would overwrite bench.jsonl"),
         (("bench.jsonl", "--html", "-", "--markdown", "-"), "must be two places"),
         ((), "Missing argument"),
     ],
@@ -80,3 +83,23 @@ def test_slips_are_sentences(
     assert sentence in result.err
     assert result.err.count("\n") == 1
     assert result.out == ""
+
+
+def test_a_page_that_cannot_be_written_is_not_left_in_halves(
+    cli: Cli, recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fills(path: Path, content: bytes) -> None:
+        with path.open("wb") as file:
+            file.write(content[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fills)
+    result = cli("report", recorded, "--html", tmp_path / "r.html")
+    assert result.code == 1
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_names_that_are_not_utf_8_can_be_written(cli: Cli, recorded: Path, tmp_path: Path) -> None:
+    recorded.write_text(recorded.read_text().replace("suffix", "caf\\udce9"))
+    assert cli("report", recorded, "--html", tmp_path / "r.html").code == 0
+    assert "caf?" in (tmp_path / "r.html").read_text()

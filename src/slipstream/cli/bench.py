@@ -13,12 +13,12 @@ import typer
 from slipstream.cli import terminal
 from slipstream.cli.interrupt import EXIT_CODE, interrupts
 from slipstream.cli.loading import Loading
-from slipstream.cli.measuring import progress_bar
+from slipstream.cli.measuring import is_one_of, progress_bar
 from slipstream.cli.pull import download_bar
 from slipstream.cli.report import show_remarks, show_table
 from slipstream.cli.settings import Settings, with_settings
 from slipstream.cli.terminal import Output
-from slipstream.errors import SlipstreamError, StorageError, UnknownModelError
+from slipstream.errors import SlipstreamError, StorageError, UnknownModelError, UsageError
 
 if TYPE_CHECKING:
     from slipstream.engine import Engine, GenerationOptions
@@ -98,8 +98,11 @@ def bench(
     settings.speculation_options()  # impossible values are refused before anything is written or loaded
     settings.model_options()
     addresses = against or []
-    for url in addresses:
-        parse_address(url)
+    servers = [parse_address(url).name for url in addresses]
+    if again := next((name for name in servers if servers.count(name) > 1), None):
+        raise UsageError(f"--against names {again} twice; give each server once.")
+    if out is not None and prompts is not None and is_one_of(out, [prompts]):
+        raise UsageError(f"--out would overwrite the prompts in {out}; choose another place.")
     options = _generation_options(settings, max_tokens, seed, repeats)
     configurations = parse_configurations(["suffix"] if config is None else config)
     chosen = _prompts(prompts, kinds, per_kind)

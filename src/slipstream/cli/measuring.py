@@ -1,8 +1,9 @@
 """A bar for measurements: what is measured, how much is done, and the time left."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from slipstream.cli import terminal
 
@@ -32,3 +33,8 @@ def progress_bar() -> Iterator[Report | None]:
             bar.update(task, completed=done, total=total, description=terminal.printable(what))
 
         yield report
+
+
+def is_one_of(place: Path, files: Iterable[Path]) -> bool:
+    """Whether writing to `place` would destroy one of these files."""
+    return any(place.exists() and file.exists() and place.samefile(file) for file in files)

@@ -1,5 +1,6 @@
 """`slipstream report`: what `slipstream bench --out` wrote, as tables and as a page with plots."""
 
+import errno
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slipstream.cli import terminal
+from slipstream.cli.measuring import is_one_of
 from slipstream.cli.terminal import BOLD, DIM, GREEN, Output
 from slipstream.errors import StorageError, UsageError
 
@@ -40,6 +42,9 @@ def report(
 
     if markdown is not None and markdown == html:
         raise UsageError("--markdown and --html must be two places.")
+    for option, target in (("--markdown", markdown), ("--html", html)):
+        if target is not None and is_one_of(target, files):
+            raise UsageError(f"{option} would overwrite {target}, which holds the benchmark; choose another place.")
     benches = [read_bench(path) for path in files]
     output = Output()
     if markdown is not None:
@@ -87,8 +92,14 @@ def _write(path: Path, text: Callable[[], str], output: Output) -> None:
     if str(path) == "-":
         output.write(text())
         return
+    content = text().encode(errors="replace")  # names of files need not be UTF-8
+    is_new = not path.exists()
     try:
-        path.write_text(text(), encoding="utf-8")
+        path.write_bytes(content)
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error.strerror or error}.") from error
+        if is_new:
+            path.unlink(missing_ok=True)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "the disk is full" if full else error.strerror or str(error)
+        raise StorageError(f"{path} cannot be written: {reason}; choose another place.") from error
     terminal.say(f"Written: {path}")
