@@ -120,6 +120,30 @@ def slowdowns(costs: Costs, recordings: Sequence[Recording], *, trees: bool) -> 
     return found
 
 
+def shapes(costs: Costs, recordings: Sequence[Recording]) -> dict[float, dict[str, tuple[str, float]]]:
+    """By temperature: the best chain and the best tree of the draft model alone, and their speed-ups."""
+    found: dict[float, dict[str, tuple[str, float]]] = {}
+    for temperature in sorted({recording.temperature for recording in recordings}):
+        some = [recording for recording in recordings if recording.temperature == temperature]
+        plain, best = plain_seconds(costs, some), found.setdefault(temperature, {})
+        for siblings in (1, 2, 3):
+            name = "chain" if siblings == 1 else "tree"
+            for length in LENGTHS:
+                simulation, policy = Simulation(costs, ("model",)), FixedLength(length, siblings)
+                gain = plain / sum(simulation.play(recording, policy) for recording in some)
+                if gain > best.get(name, ("", 0.0))[1]:
+                    best[name] = f"{length}x{siblings}", gain
+        for name, trees in (("auto, chains", False), ("auto, trees", True)):
+            simulation = Simulation(costs, ("model",), trees=trees)
+            seconds = sum(seconds_by_kind(simulation, some, simulation.auto, PASSES).values())
+            best[name] = "", plain / seconds
+    return found
+
+
+FLAT = Costs("flat", {1: 0.0286, 32: 0.0286}, {1: 0.0033, 32: 0.0033})
+"""The ideal: any number of rows for the price of one."""
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -141,6 +165,17 @@ def main() -> None:
             for disturbance, kinds in slowdowns(costs, recordings, trees=trees).items():
                 kind = max(kinds, key=kinds.__getitem__)
                 print(f"  {disturbance}: at most {kinds[kind]:.3f} of plain decoding's time ({kind})")
+            if trees:
+                _print_shapes(costs, recordings)
+    for name in arguments.recordings:
+        print(f"\nif any number of rows cost the same, {name} drafter")
+        _print_shapes(FLAT, list(read(FOLDER / f"{name}.jsonl.gz")))
+
+
+def _print_shapes(costs: Costs, recordings: Sequence[Recording]) -> None:
+    for temperature, best in shapes(costs, recordings).items():
+        parts = [f"{name}{' ' + shape if shape else ''} {gain:.2f}" for name, (shape, gain) in best.items()]
+        print(f"  temperature {temperature}: {', '.join(parts)}")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from slipstream.policy.rule import LOOKAHEAD, Rule
 DEFAULT_MOST_DRAFTED = 16
 SIBLINGS = 3
 """Nodes below one parent, where the target takes trees."""
-SIBLING_GAIN = 0.1
-"""About what the second and third choice at a level are worth in tokens: asked for where a row costs less."""
+SIBLING_GAIN = 0.3
+"""Tokens that a row may cost for siblings to be asked for; which are verified is decided when they are there."""
 TYPICAL_TOKENS, TYPICAL_ROUND = 64, 3
 """Tokens that a text is expected to go on for at least, and tokens of a round."""
 DRIFT = 1.1
