@@ -71,7 +71,8 @@ def adaptive_policy(
 ) -> AdaptivePolicy:
     """Measure what has to be measured, recall what was learned."""
     models = [None if drafter.free else drafter.model for drafter in drafters]
-    steps = [None if model is None else costs.table(model, drafts=True) for model in models]
+    # copies: what a drafter's steps take beyond its model's forwards is its own
+    steps = [None if model is None else costs.table(model, drafts=True).copied() for model in models]
     # without drafters nothing depends on costs, so nobody has to wait for them
     table = costs.table(target) if drafters else CostTable({1: 1e-3})
     key = _learned_key(costs, target, drafters)
@@ -96,8 +97,7 @@ def adaptive_policy(
                     "balance": policy.bank.balance,
                 },
             )
-            for model in (target, *(one for one in models if one is not None)):
-                costs.remember(model)
+            costs.remember(target)
 
     return AdaptivePolicy(
         table,
