@@ -80,6 +80,17 @@ def test_a_saved_verdict_is_the_profile_of_that_target(cli: Cli, tiny: Path, two
     assert "Saved to " in result.err
 
 
+def test_a_profile_that_cannot_be_saved_does_not_cost_the_verdict(
+    cli: Cli, tiny: Path, two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SLIPSTREAM_CONFIG_DIR", str(tmp_path / "file"))
+    result = cli("advise", "-m", tiny, "--prompts", two, "-c", "suffix", "--save", *QUICK)
+    assert result.code == 1
+    assert "Verdict: " in result.out
+    assert "The profile cannot be saved" in result.err
+
+
 def test_a_winner_is_saved_with_its_speed_up(
     cli: Cli, tiny: Path, two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +112,7 @@ def test_a_winner_is_saved_with_its_speed_up(
         (("--minutes", "nan"), "--minutes must be"),
         (("--max-tokens", "0"), "--max-tokens must be"),
         (("-c", "none"), "--candidates must be suffix, a model or suffix+MODEL"),
+        (("-c", "suffx", "--save"), "None of the candidates can be measured. suffx: There is no model called 'suffx'"),
         (("--kinds", "cod"), "did you mean code?"),
         (("--max-slowdown", "2"), "--max-slowdown must be"),
         (("--prompts", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),

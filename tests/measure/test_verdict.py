@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 
-from slipstream.measure.ratios import Ratio
+from slipstream.measure.ratios import Ratio, speed_up
 from slipstream.measure.verdict import Measured, decide
 
 
@@ -32,6 +33,32 @@ def test_a_gain_for_some_kinds_only() -> None:
     verdict = decide([Measured("suffix", ratio(1.04, 0.98, 1.2), kinds)])
     assert (verdict.answer, verdict.use, verdict.kinds) == ("some", "suffix", ("code", "summary"))
     assert verdict.sentence.startswith("yes, for code and summary only: use suffix, code 1.40x (1.37 to 1.43), ")
+
+
+@pytest.mark.parametrize(("prompts", "repeats"), [(2, 1), (3, 1), (3, 2), (1, 3), (6, 1)])
+def test_the_best_of_nine_kinds_is_not_taken_for_a_gain(prompts: int, repeats: int) -> None:
+    """Pairs that differ by chance alone, by 6 %: few runs may be told that some kind gains."""
+    rng = np.random.default_rng(3)
+    answers = []
+    for _ in range(60):
+        kinds = {
+            f"kind {kind}": {f"{kind}-{one}": list(np.exp(rng.normal(0, 0.06, repeats))) for one in range(prompts)}
+            for kind in range(9)
+        }
+        ratios = {kind: speed_up(pairs, resamples=200) for kind, pairs in kinds.items()}
+        overall = speed_up({name: pairs for kind in kinds.values() for name, pairs in kind.items()}, resamples=200)
+        assert overall is not None
+        measured = Measured("suffix", overall, {kind: one for kind, one in ratios.items() if one is not None})
+        answers.append(decide([measured]).answer)
+    assert answers.count("none") >= 54
+
+
+def test_a_kind_that_gains_much_is_seen_among_nine() -> None:
+    rng = np.random.default_rng(3)
+    gains = [1.5, *[1.0] * 8]
+    pairs = [{str(one): list(gain * np.exp(rng.normal(0, 0.04, 2))) for one in range(3)} for gain in gains]
+    kinds = {f"kind {kind}": found for kind, one in enumerate(pairs) if (found := speed_up(one)) is not None}
+    assert decide([Measured("suffix", ratio(1.04, 0.98, 1.2), kinds)]).kinds == ("kind 0",)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import typer
 from slipstream.cli import terminal
 from slipstream.cli.interrupt import EXIT_CODE, interrupts
 from slipstream.cli.settings import Settings, with_settings
-from slipstream.errors import UsageError
+from slipstream.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from slipstream.engine import Engine
@@ -44,11 +44,17 @@ def _advise(
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option("--prompts", help="Your own prompts, as for `slipstream bench`. Default: those of Slipstream."),
+        typer.Option(
+            "--prompts",
+            metavar="FILE",
+            help="Your own prompts, in a file as for `slipstream bench`. Default: those of Slipstream.",
+        ),
     ] = None,
     kinds: Annotated[
         list[str] | None,
-        typer.Option("--kinds", metavar="KIND", help="Prompts of this kind only. May be repeated. Default: all kinds."),
+        typer.Option(
+            "--kinds", metavar="KIND", help="Prompts of this kind only; several with commas, or repeated. Default: all."
+        ),
     ] = None,
     minutes: Annotated[
         float,
@@ -83,7 +89,11 @@ def _advise(
     _check(settings, minutes, max_tokens)
     target, asked = _header(settings), _prompts(prompts, kinds)
     advice = _measured(settings, target, _candidates(candidates, target), asked, minutes, max_tokens)
-    profile = _save(advice, target, settings) if save else None
+    profile, trouble = None, None
+    try:
+        profile = _save(advice, target, settings) if save else None
+    except StorageError as error:  # minutes were spent on what there is to show
+        trouble = error
     output = Output()
     if json:
         output.write(to_json(advice.as_dict() | {"profile": None if profile is None else str(profile)}))
@@ -92,6 +102,8 @@ def _advise(
         output.end_line()
     if profile is not None:
         terminal.say(f"Saved to {profile}; run and chat use it for {advice.target} from now on.")
+    if trouble is not None:
+        raise trouble
     if advice.partial:
         raise typer.Exit(EXIT_CODE)
     if advice.verdict.answer == "unknown":
@@ -128,7 +140,13 @@ def _prompts(path: Path | None, kinds: list[str] | None) -> "list[BenchPrompt]":
 def _candidates(specs: list[str] | None, target: "GgufHeader") -> "Candidates":
     from slipstream.measure.candidates import found_candidates, named_candidates
 
-    return named_candidates(specs, target) if specs else found_candidates(target)
+    if not specs:
+        return found_candidates(target)
+    candidates = named_candidates(specs, target)
+    if not candidates.chosen:
+        reasons = " ".join(f"{one.name}: {one.reason}" for one in candidates.left_out)
+        raise UsageError(f"None of the candidates can be measured. {reasons}")
+    return candidates
 
 
 def _measured(
