@@ -95,9 +95,9 @@ def _generation_options(settings: Settings, max_tokens: int, count: int | None, 
     from slipstream.core.params import check_whole
 
     check_whole("max_tokens", max_tokens, 1, 2**31)
-    check_whole("seeds", seeds, 1, 10_000)
+    check_whole("--seeds", seeds, 1, 10_000)
     if count is not None:
-        check_whole("count", count, 1, 10**6)
+        check_whole("--count", count, 1, 10**6)
     given = {**settings.generation_options(), "max_tokens": max_tokens}
     return cast("GenerationOptions", {name: value for name, value in given.items() if name != "seed"})
 

@@ -49,7 +49,11 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         figures = {name: getattr(self, name) for name in ("way", "texts", "identical", "tokens", "drafted", "accepted")}
-        return {**figures, "partings": [parting.as_dict() for parting in self.partings]}
+        return {
+            **figures,
+            "proves_nothing": self.proves_nothing,
+            "partings": [parting.as_dict() for parting in self.partings],
+        }
 
 
 class Certificate:

@@ -173,9 +173,10 @@ def _of_self_test(findings: Sequence[Finding], *, complete: bool) -> str:
 
 def _of_texts(verification: Verification) -> str:
     comparisons = verification.certificate.comparisons
-    texts = sum(comparison.texts for comparison in comparisons)
-    tokens = sum(comparison.tokens for comparison in comparisons)
-    accepted = sum(comparison.accepted for comparison in comparisons)
+    proving = [comparison for comparison in comparisons if comparison.drafted]  # the others are plain decoding again
+    texts = sum(comparison.texts for comparison in proving)
+    tokens = sum(comparison.tokens for comparison in proving)
+    accepted = sum(comparison.accepted for comparison in proving)
     idle = [comparison.way for comparison in comparisons if comparison.proves_nothing]
     if verification.outcome == "different":
         return _difference(comparisons)
