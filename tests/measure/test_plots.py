@@ -107,3 +107,12 @@ def test_single_points_make_a_plot() -> None:
     assert inside(parsed(plots.lines("t", {"a": [(1, 0.0)]}, x_label="x", y_label="y")))
     assert inside(parsed(plots.intervals("t", {"k": {"off": Interval(1, 1, 1)}}, ["off"])))
     assert inside(parsed(plots.stacks("t", {"a": {}}, ["draft"], unit="ms", notes={})))
+
+
+def test_long_names_are_cut_and_stay_apart() -> None:
+    names = [f"model:SmolLM2-{size}M-Instruct.Q8_0.gguf" for size in (135, 360)]
+    svg = parsed(plots.stacks("t", {name: {"draft": 1.0} for name in names}, ["draft"], unit="ms", notes={}))
+    assert len(list(svg.iter("rect"))) == 2
+    assert all(len(text.text or "") <= 24 for text in svg.iter("text"))
+    groups = plots.intervals("t", {"k" * 40: {"off": Interval(1, 1, 1)}}, ["off"])
+    assert all(len(text.text or "") <= 14 for text in parsed(groups).iter("text"))

@@ -89,6 +89,8 @@ DAMAGE = [
     '{"answer": {"tokens": 1, "seconds": 1, "repeat": "first"}}',
     '{"answer": {"tokens": 1, "seconds": 1, "rounds": [[0, 1, 1, 1, 1, 1, "x", 1, 1, NaN, 1]]}}',
     f'{{"answer": {{"tokens": 1{"0" * 400}, "seconds": 1}}}}',
+    '{"answer": {"tokens": 1, "seconds": 1, "rounds": [[0, 1, 1000000000, 1, 1, 1, "x", 1, 1, 1, 1]]}}',
+    '{"answer": {"tokens": 1, "seconds": 1, "rounds": [[0, 1, 1, 2, 1, 1, "x", 1, 1, 1, 1]]}}',
     '{"failure": {"sentence": 5}}',
     '{"failure": {"sentence": "It broke.", "configuration": 5}}',
 ]

@@ -38,6 +38,11 @@ def test_one_kind_has_no_row_for_all() -> None:
     assert [row.kind for row in summarise(bench([answer()])).rows] == ["chat"]
 
 
+def test_a_kind_that_is_called_all_is_not_the_row_for_all() -> None:
+    rows = summarise(bench([answer(kind="all"), answer(kind="chat", prompt="2")])).rows
+    assert [row.kind for row in rows] == ["chat", "all", "all kinds"]
+
+
 def test_a_run_without_answers_has_no_rows() -> None:
     summary = summarise(bench([], [Failure("It broke.", "off")]))
     assert (summary.rows, summary.configurations) == ([], [])

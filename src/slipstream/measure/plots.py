@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from slipstream.measure.report_text import shorten
+
 WIDTH = 400
 MARKS = ("circle", "square", "diamond", "triangle")
 
@@ -57,7 +59,7 @@ def intervals(title: str, groups: Mapping[str, Mapping[str, Interval]], series: 
     y = 18.0
     for group, present in names.items():
         height = 14 * max(len(present), 1)
-        parts.append(_text(90, y + height / 2 + 4, group, "end"))
+        parts.append(_text(90, y + height / 2 + 4, shorten(group, 14), "end"))
         for name in present:
             parts += _whisker(groups[group][name], x, y + 7, series.index(name), f"{group}, {name}")
             y += 14
@@ -124,7 +126,7 @@ def stacks(
     shapes: list[str] = []
     y = 14.0
     for name, bar in bars.items():
-        shapes += [_text(8, y, name, "start"), _text(WIDTH - 14, y, notes.get(name, ""), "end", "quiet")]
+        shapes += [_text(8, y, shorten(name, 24), "start"), _text(WIDTH - 14, y, notes.get(name, ""), "end", "quiet")]
         begin = 0.0
         for place, part in enumerate(parts_of):
             size = bar.get(part, 0.0)

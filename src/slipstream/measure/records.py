@@ -21,8 +21,8 @@ from slipstream.errors import StorageError, UsageError
 
 FORMAT = "slipstream-bench"
 VERSION = 1
-LARGEST, SHORTEST = 1e12, 1e-9
-"""No count and no time in a file is as large, and no answer takes fewer seconds."""
+LARGEST, SHORTEST, MOST_DRAFTED = 1e12, 1e-9, 10_000
+"""No count and no time in a file is as large, no answer takes fewer seconds, and no draft is longer."""
 
 
 class Round(NamedTuple):
@@ -316,6 +316,8 @@ def _checked(answer: Answer) -> Answer:
     numbers = [*counts, *(value for one in answer.rounds for value in (*one[:6], *one[7:]))]
     if not all(_is_number(number, 0) for number in numbers):
         raise ValueError("counts and times are numbers from 0")
+    if not all(one.accepted <= one.tested <= MOST_DRAFTED for one in answer.rounds):
+        raise ValueError("what was accepted was tested")
     return answer
 
 

@@ -9,7 +9,7 @@ from slipstream.measure import plots
 from slipstream.measure.curves import acceptance_by_position, measured_costs, rounds_of, time_split, verify_times
 from slipstream.measure.ratios import Ratio
 from slipstream.measure.records import Bench
-from slipstream.measure.report_text import cells, describe, interval, shorten
+from slipstream.measure.report_text import cells, describe, interval
 from slipstream.measure.summary import Row, Summary, summarise
 
 NUMBERS = ("configuration", "tok/s", "speed-up", "95 % interval", "accepted", "tokens/round")
@@ -148,10 +148,13 @@ def _times(bench: Bench, summary: Summary) -> str:
     there = {name: split for name, split in splits.items() if split is not None}
     if not there:
         return ""
-    notes = {name: f"{one.tokens:.2f} tokens, {one.total / one.tokens:.2f} ms each" for name, one in there.items()}
-    bars = {shorten(name, 24): split.phases for name, split in there.items()}
-    short = {shorten(name, 24): note for name, note in notes.items()}
-    svg = plots.stacks("Time of a round", bars, PHASES, unit="milliseconds a round", notes=short)
+    notes = {
+        name: f"{one.tokens:.2f} tokens, {one.total / one.tokens:.2f} ms each"
+        for name, one in there.items()
+        if one.tokens
+    }
+    bars = {name: split.phases for name, split in there.items()}
+    svg = plots.stacks("Time of a round", bars, PHASES, unit="milliseconds a round", notes=notes)
     legend = "".join(
         f'<li><span class="key p{place}"></span>{PHASE_WORDS[phase]}</li>' for place, phase in enumerate(PHASES)
     )

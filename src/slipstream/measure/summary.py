@@ -61,7 +61,7 @@ def summarise(bench: Bench) -> Summary:
     names = bench.configurations
     rows = [_row(kind, [one for one in bench.answers if one.kind == kind], names) for kind in bench.kinds]
     if len(rows) > 1:
-        rows.append(_row(ALL, bench.answers, names))
+        rows.append(_row(ALL if ALL not in bench.kinds else f"{ALL} kinds", bench.answers, names))
     return Summary(names, rows, remarks(bench))
 
 
