@@ -21,6 +21,8 @@ SIBLING_GAIN = 0.3
 """Tokens that a row may cost for siblings to be asked for; which are verified is decided when they are there."""
 TYPICAL_TOKENS, TYPICAL_ROUND = 64, 3
 """Tokens that a text is expected to go on for at least, and tokens of a round."""
+SLEEP = 32
+"""Rounds for which a drafter that could not pay if it were always right is not thought about."""
 DRIFT = 1.1
 """By how much a plain round's time may seem to change before one is played to see."""
 _FADE = 0.97
@@ -125,6 +127,7 @@ class AdaptivePolicy:
         self._since_plain = self._since_hiccup = 0
         self._plain_known = target.seconds(1)
         self._begun_at: dict[int, int] = {}
+        self._asleep_until: dict[int, int] = {}
         # of the present round
         self._sequences: Sequence[SequenceView] = ()
         self._proposals: list[list[_Proposal]] = []
@@ -142,7 +145,6 @@ class AdaptivePolicy:
         if not self._limits or self.bank.balance <= 0 or self._wants_plain():
             return
         everyone = range(len(sequences))
-        self._best_rate = 0.0
         for index, drafter in enumerate(drafters):
             if drafter.free and (growths := self._growths(index, everyone, 1)):
                 started = self._timer()
@@ -162,7 +164,7 @@ class AdaptivePolicy:
         self._proposals = [
             [_Proposal(form(drafter.name, sequence.id)) for drafter in drafters] for sequence in sequences
         ]
-        self._spent = 0.0
+        self._spent = self._best_rate = 0.0
         if self.costs.at(max([len(sequence.tokens) for sequence in sequences])):
             self._plain_known = self.costs.seconds(1)
         rate = self._tokens / self._time if self._time > 0 else 0.0
@@ -237,7 +239,11 @@ class AdaptivePolicy:
     def _assigned(self) -> dict[int, list[int]]:
         """Which drafter with a price drafts for which sequences."""
         drafting: dict[int, list[int]] = {}
-        offers = [self._offers(i) if limit > 0 else [] for i, limit in enumerate(self._limits)]
+        now = self.ledger.rounds
+        awake = [i for i, one in enumerate(self.drafters) if not one.free and self._asleep_until.get(i, 0) <= now]
+        if not awake:
+            return drafting
+        offers = [self._offers(i, awake) if limit > 0 else [] for i, limit in enumerate(self._limits)]
         best = max([self._rule.best_rate(*offer[1:]) for some in offers for offer in some], default=0.0)
         if best > 0:
             self._best_rate = max(best, self._best_rate)
@@ -247,16 +253,16 @@ class AdaptivePolicy:
                 drafting.setdefault(index, []).append(i)
         return drafting
 
-    def _offers(self, i: int) -> list[_Offer]:
-        """What every drafter with a price could do for a sequence."""
+    def _offers(self, i: int, awake: Sequence[int]) -> list[_Offer]:
+        """What drafters with a price could do for a sequence."""
         offers, sequence = [], self._sequences[i]
-        for index, drafter in enumerate(self.drafters):
-            if not drafter.free:
-                table, levels = self.steps[index], self.acceptance.by_level(drafter.name)
-                one = 0.0 if table is None else table.seconds(1)
-                lag = drafter.lag(sequence)
-                first = one if lag <= 1 or table is None else self._amortised(sequence, table.seconds(lag) - one) + one
-                offers.append(_Offer(index, levels, self._limits[i], self._proposals[i][index].form, first, one))
+        for index in awake:
+            drafter, table = self.drafters[index], self.steps[index]
+            one = 0.0 if table is None else table.seconds(1)
+            lag = drafter.lag(sequence)
+            first = one if lag <= 1 or table is None else self._amortised(sequence, table.seconds(lag) - one) + one
+            levels = self.acceptance.by_level(drafter.name)
+            offers.append(_Offer(index, levels, self._limits[i], self._proposals[i][index].form, first, one))
         return offers
 
     def _siblings(self) -> int:
@@ -275,9 +281,11 @@ class AdaptivePolicy:
             prospect = self._rule.prospect(*offer[1:])
             if prospect > best:
                 best, found = prospect, offer.drafter
+            elif not self._could_ever_pay(offer.one):
+                self._asleep_until[offer.drafter] = self.ledger.rounds + SLEEP
             elif found is None and tried is None:
                 price = self._price_of_trying(offer.drafter, self._sequences[i])
-                if self._probing.due(offer.drafter, price) and self._could_ever_pay(offer.one):
+                if self._probing.due(offer.drafter, price):
                     tried = offer.drafter
         if found is not None:
             self._probing.used(found, 0.0, paid=True)
