@@ -36,6 +36,13 @@ def test_speculation_changes_nothing_but_the_figures(cli: Cli, fake: FakeModel) 
     assert "speculation off" in off.err
 
 
+def test_without_speculation_nothing_is_said_to_be_drafted(cli: Cli, fake: FakeModel) -> None:
+    off = ("run", "hello", "--max-tokens", "5", "--speculation", "off")
+    assert cli(*off, "--explain").err.endswith("Plain decoding: there is no drafter.\n")
+    policy = json.loads(cli(*off, "--json").out)["speculation"]["policy"]
+    assert policy["explanation"] == "Plain decoding: there is no drafter."
+
+
 def test_a_drafter_of_none_is_no_speculation(cli: Cli, fake: FakeModel) -> None:
     assert "speculation off" in cli("run", "hello", "--max-tokens", "5", "-d", "none").err
 

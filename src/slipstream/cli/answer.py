@@ -120,4 +120,4 @@ def show_figures(completion: Completion, engine: Engine, *, explain: bool) -> No
     parts = figures.summary(completion)
     terminal.say(figures.fit(parts, terminal.width(sys.stderr)) if sys.stderr.isatty() else " · ".join(parts))
     if explain:
-        terminal.say(str(engine.policy.describe()["explanation"]))
+        terminal.say(str(figures.policy(engine)["explanation"]))

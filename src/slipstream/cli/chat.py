@@ -197,6 +197,8 @@ def _enable_editing() -> None:
 
 def describe(conversation: "Conversation") -> list[str]:
     """Figures over all turns."""
+    from slipstream.cli import figures
+
     engine = conversation.engine
     completions = [turn.completion for turn in conversation.turns]
     if not completions:
@@ -219,7 +221,7 @@ def describe(conversation: "Conversation") -> list[str]:
         f"answers    {generated} tokens, {generated / seconds if seconds else 0:.1f} tok/s",
         f"drafting   {last.drafter}, {generated / rounds if rounds else 0:.2f} tokens a round, "
         + (f"{accepted / tested:.0%} of {tested} tested tokens accepted" if tested else "nothing drafted"),
-        f"policy     {engine.policy.describe()['explanation']}",
+        f"policy     {figures.policy(engine)['explanation']}",
         f"seed       {conversation.seed}",
     ]
 

@@ -53,10 +53,16 @@ def as_object(completion: Completion, engine: Engine) -> dict[str, Any]:
         "finish_reason": completion.finish_reason,
         "seed": completion.seed,
         "timings": completion.timings.as_dict(),
-        "speculation": {**completion.speculation(), "policy": engine.policy.describe()},
+        "speculation": {**completion.speculation(), "policy": policy(engine)},
         "model": _model(engine.target),
         "draft_models": [_model(model) for model in engine.draft_models],
     }
+
+
+def policy(engine: Engine) -> dict[str, Any]:
+    """What the policy says of itself; where nothing drafts its draft length would be no truth."""
+    described = engine.policy.describe()
+    return described if engine.drafters else described | {"explanation": "Plain decoding: there is no drafter."}
 
 
 def _model(model: Model) -> dict[str, Any]:
