@@ -165,7 +165,10 @@ def _finding(finding: Finding) -> str:
 
 def _of_self_test(findings: Sequence[Finding], *, complete: bool) -> str:
     if not all(finding.as_it_should for finding in findings):
-        return "The self-test FAILED: this certificate cannot tell a broken verifier from a sound one."
+        return (
+            "The self-test FAILED: this certificate cannot tell a broken verifier from a sound one; "
+            "give more --max-tokens or prompts if they are few."
+        )
     if not complete:
         return "The self-test was not finished."
     return f"All {len(findings) - 1} broken verifiers were caught."
