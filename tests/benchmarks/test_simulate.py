@@ -1,4 +1,4 @@
-"""What the adaptive policy is held to, on recorded drafts and measured costs. Time is simulated; no clock takes part."""
+"""What the adaptive policy is held to, on recorded drafts and measured costs. Time is simulated."""
 
 import pytest
 

@@ -134,7 +134,7 @@ def run_on_terminal(arguments: list[str | Path], **options: str) -> str:
 
 
 def test_accepted_tokens_are_coloured_on_a_terminal(tiny: Path) -> None:
-    screen = run_on_terminal(["run", "-m", tiny, "-d", tiny, "hi", *SHORT])
+    screen = run_on_terminal(["run", "-m", tiny, "-d", tiny, "--speculation", "on", "hi", *SHORT])
     assert "\x1b[32m" in screen
     assert screen.rstrip().endswith("\x1b[0m"), "the terminal gets its own colours back"
     figures_at = screen.index(" tok/s")
@@ -146,14 +146,16 @@ def test_accepted_tokens_are_coloured_on_a_terminal(tiny: Path) -> None:
     [([], {"NO_COLOR": "1"}), ([], {"TERM": "dumb"}), (["--no-show-accepted"], {})],
 )
 def test_colours_can_be_unwanted(tiny: Path, arguments: list[str], environment: dict[str, str]) -> None:
-    screen = run_on_terminal(["run", "-m", tiny, "-d", tiny, "hi", *SHORT, *arguments], **environment)
+    screen = run_on_terminal(
+        ["run", "-m", tiny, "-d", tiny, "--speculation", "on", "hi", *SHORT, *arguments], **environment
+    )
     assert "\x1b[32m" not in screen
     if environment:
         assert "\x1b" not in screen
 
 
 def test_a_pipe_gets_text_alone(tiny: Path) -> None:
-    process = start(["run", "-m", tiny, "-d", tiny, "hi", *SHORT])
+    process = start(["run", "-m", tiny, "-d", tiny, "--speculation", "on", "hi", *SHORT])
     out, err = process.communicate(timeout=60)
     assert b"\x1b[" not in out
     assert b"\x1b[" not in err
@@ -164,7 +166,7 @@ def test_forced_colours_reach_a_pipe(tiny: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    out, _ = start(["run", "-m", tiny, "-d", tiny, "hi", *SHORT]).communicate(timeout=60)
+    out, _ = start(["run", "-m", tiny, "-d", tiny, "--speculation", "on", "hi", *SHORT]).communicate(timeout=60)
     assert b"\x1b[32m" in out
 
 

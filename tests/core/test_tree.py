@@ -1,6 +1,7 @@
 import pytest
 
 from slipstream.core.tree import ROOT, Draft
+from slipstream.errors import UsageError
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_siblings_stand_beside_the_main_chain() -> None:
 
 
 def test_siblings_carry_different_tokens_and_parents_come_first(bush: Draft) -> None:
-    with pytest.raises(AssertionError, match="different tokens"):
+    with pytest.raises(UsageError, match="a proposed a token twice"):
         bush.add(5, ROOT, source="a")
     with pytest.raises(AssertionError, match="before its children"):
         bush.add(1, 17, source="a")

@@ -38,7 +38,7 @@ def test_a_very_narrow_terminal_gets_blocks_of_lines() -> None:
         "  off",
         "    100.0 tok/s, 1.00 tokens/round",
         "  suffix",
-        "    149.3 tok/s, 1.49x (1.46 to 1.53),",
+        "    149.3 tok/s, 1.49x (1.42 to 1.57),",
     ]
 
 

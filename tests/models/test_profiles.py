@@ -114,7 +114,7 @@ def test_a_draft_model_that_is_gone_is_a_sentence(target: Path) -> None:
     assert profile(target).missing is None
     assert profile(target, draft=f"suffix+{target}").missing is None
     gone = profile(target, draft="suffix+/gone/small.gguf")
-    assert gone.draft_file == Path("/gone/small.gguf")
+    assert gone.draft_files == [Path("/gone/small.gguf")]
     assert gone.missing is not None
     assert "/gone/small.gguf" in gone.missing
 

@@ -7,6 +7,8 @@ root and has index `ROOT`. A chain is a tree in which every node has one child.
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from slipstream.errors import UsageError
+
 ROOT = -1
 
 
@@ -46,14 +48,18 @@ class Draft:
         return self.tip
 
     def add(self, token: int, parent: int, *, source: str, estimate: float = 0.5, bucket: int = 0) -> int:
-        """Add a child to any node, beside the main chain; returns its index. Siblings carry different tokens."""
+        """Add a child to any node, beside the main chain; returns its index.
+
+        Raises UsageError, which names the source, if the node has a child with this token.
+        """
         assert ROOT <= parent < len(self.tokens), "a parent comes before its children"
-        assert self.child(parent, token) is None, "siblings carry different tokens"
+        if self.child(parent, token) is not None:
+            raise UsageError(f"The drafter {source} proposed a token twice below the same one.")
         self.tokens.append(int(token))
         self.parents.append(parent)
-        self.estimates.append(estimate)
+        self.estimates.append(min(max(float(estimate), 0.0), 1.0))
         self.sources.append(source)
-        self.buckets.append(bucket)
+        self.buckets.append(int(bucket))
         return len(self.tokens) - 1
 
     def child(self, node: int, token: int) -> int | None:

@@ -60,7 +60,7 @@ class ModelDrafter(BaseDrafter):
         frontier = [growth for growth in frontier if self._fits(growth)]
         if not frontier:
             return
-        share = self.model.max_rows // len(frontier)
+        share = max(self.model.max_rows // len(frontier), 1)
         batch = [Segment(self._slots[g.sequence.id].session, self._catch_up(g, share), outputs=1) for g in frontier]
         for growth, segment, rows in zip(frontier, batch, self.model.forward(batch), strict=True):
             segment.session.commit(range(len(segment.tokens)))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Several
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -196,13 +197,14 @@ class Engine:
         source = self._source
         assert source is not None
         if speculation != "auto":
-            self.policy = FixedLength(DEFAULT_NUM_DRAFT_TOKENS if length is None else length)
+            fixed = DEFAULT_NUM_DRAFT_TOKENS if length is None else length
+            self.policy = FixedLength(0 if speculation == "off" else fixed)
             return
         self._pool.close()  # costs are measured in a session, and the model may have but one
-        source.costs.paths[self.target] = source.header.path
+        source.costs.origins[self.target] = source.header.path, source.options.for_target()
         for drafter, plan in zip(self.drafters, plans, strict=False):
             if plan.model is not None and drafter.model is not None:
-                source.costs.paths[drafter.model] = plan.model.path
+                source.costs.origins[drafter.model] = plan.model.path, source.options.for_draft()
         self.policy = adaptive_policy(
             source.costs,
             self.target,
@@ -290,14 +292,15 @@ class Engine:
 
         What the policy has learned is kept for the next time.
         """
-        if not self._closed:
-            self._closed = True
-            self.policy.close()
-        if self._owns_target:
-            self._pool.close()
-        self._close_drafters()
-        if self._owns_target:
-            self.target.close()
+        closed, self._closed = self._closed, True
+        with ExitStack() as stack:  # all of it, whatever fails
+            if self._owns_target:
+                stack.callback(self.target.close)
+            stack.callback(self._close_drafters)
+            if self._owns_target:
+                stack.callback(self._pool.close)
+            if not closed:
+                self.policy.close()
 
     def _close_drafters(self) -> None:
         """Close them all and forget them."""

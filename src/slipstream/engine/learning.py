@@ -1,19 +1,23 @@
 """The adaptive policy of loaded models: costs measured or remembered, acceptance and credit of earlier programs."""
 
+import math
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from slipstream.core.protocols import Drafter, Model
 from slipstream.models.fingerprint import fingerprint
 from slipstream.models.paths import cache_directory
 from slipstream.policy import Acceptance, AdaptivePolicy, CostTable, ExcessBank, Store
-from slipstream.policy.bank import STARTING_CREDIT
+from slipstream.policy.bank import LARGEST_BALANCE, STARTING_CREDIT
 from slipstream.policy.profile import fits, profile
+from slipstream.runtime import LoadOptions
+from slipstream.runtime.threads import default_threads
 
 REMEMBERED = 20.0
 """Observations that what an earlier program learned counts for at most: enough to begin with, soon outvoted."""
@@ -23,11 +27,11 @@ REMEMBERED = 20.0
 class Costs:
     """Cost tables of this process's models, measured once each.
 
-    paths: the files of models that were loaded from one; others (a test's) are measured and not remembered
+    origins: files and options of models that were loaded from one; others (a test's) are measured and not remembered
     """
 
     store: Store
-    paths: WeakKeyDictionary[Model, Path] = field(default_factory=WeakKeyDictionary)
+    origins: WeakKeyDictionary[Model, tuple[Path, LoadOptions]] = field(default_factory=WeakKeyDictionary)
     _tables: WeakKeyDictionary[Model, CostTable] = field(default_factory=WeakKeyDictionary)
 
     def table(self, model: Model, *, drafts: bool = False) -> CostTable:
@@ -44,11 +48,13 @@ class Costs:
             self.store.write("costs", key, {"seconds": self._tables[model].as_dict()})
 
     def key(self, model: Model) -> str | None:
-        """What a model's costs depend on: file, runtime, threads, machine, version. None without a file."""
-        path = self.paths.get(model)
-        if path is None:
+        """What a model's costs depend on: file, runtime and its options, machine, version. None without a file."""
+        origin = self.origins.get(model)
+        if origin is None:
             return None
-        parts = (fingerprint(path), model.runtime, getattr(model, "instruction_set", ""), getattr(model, "threads", ""))
+        path, options = origin
+        options = replace(options, threads=options.threads or default_threads())
+        parts = (fingerprint(path), model.runtime, getattr(model, "instruction_set", ""), options)
         return " ".join(map(str, (*parts, _machine(), version("slipstream-decoding"))))
 
     def _remembered(self, model: Model) -> CostTable | None:
@@ -81,8 +87,8 @@ def adaptive_policy(
     try:
         acceptance.nodes.recall(values["nodes"])
         acceptance.levels.recall(values["levels"])
-        credit = float(values["balance"])
-    except (KeyError, TypeError, ValueError):
+        credit = _balance(values)
+    except (KeyError, TypeError, ValueError, OverflowError):
         acceptance, credit = Acceptance(), STARTING_CREDIT
 
     def keep(policy: AdaptivePolicy) -> None:
@@ -94,7 +100,8 @@ def adaptive_policy(
                 {
                     "nodes": learned.nodes.remembered(REMEMBERED),
                     "levels": learned.levels.remembered(REMEMBERED),
-                    "balance": policy.bank.balance,
+                    # another program may have changed it meanwhile; what is lost stays lost
+                    "balance": _balance(costs.store.read("learned", key), credit) + policy.bank.balance - credit,
                 },
             )
             costs.remember(target)
@@ -106,8 +113,22 @@ def adaptive_policy(
         bank=ExcessBank(max_slowdown, credit),
         acceptance=acceptance,
         most=most,
+        most_rows=target.max_rows,
         on_close=keep,
     )
+
+
+def _balance(values: dict[str, Any], otherwise: float | None = None) -> float:
+    """What was in the bank; `otherwise` if nothing usable is stated. Raises ValueError, KeyError, TypeError."""
+    try:
+        balance = float(values["balance"])
+        if not math.isfinite(balance):
+            raise ValueError("no balance")
+    except (KeyError, TypeError, ValueError, OverflowError):
+        if otherwise is None:
+            raise
+        return otherwise
+    return min(max(balance, -LARGEST_BALANCE), LARGEST_BALANCE)
 
 
 def _learned_key(costs: Costs, target: Model, drafters: Sequence[Drafter]) -> str | None:

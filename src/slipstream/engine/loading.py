@@ -11,6 +11,7 @@ from slipstream.core.protocols import Drafter, Model
 from slipstream.draft import ModelDrafter, SuffixDrafter
 from slipstream.errors import UsageError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
+from slipstream.models.draft_spec import split_draft
 from slipstream.runtime import Choice, LoadOptions, RuntimeName, choose, load, runtime_named
 
 DraftSpec = str | Path | Drafter | Sequence[Drafter] | None
@@ -91,18 +92,6 @@ class DraftPlan:
     model: GgufHeader | None = None
     choice: Choice | None = None
     shared: int = 0
-
-
-def split_draft(spec: str) -> list[str]:
-    """The parts of `a+b+c`; a part that is a file, or the beginning of a hub's name, may have plus signs in it."""
-    pieces, parts = spec.split("+"), []
-    while pieces:
-        size = next((n for n in range(len(pieces), 1, -1) if Path("+".join(pieces[:n])).is_file()), 1)
-        if pieces[0].startswith("hf:"):
-            size = next((n for n in range(1, len(pieces) + 1) if pieces[n - 1].endswith(".gguf")), size)
-        parts.append("+".join(pieces[:size]).removeprefix("model:"))
-        del pieces[:size]
-    return parts
 
 
 def plan_draft(spec: str, target: GgufHeader, options: ModelOptions) -> list[DraftPlan]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from slipstream.measure.configurations import PLAIN
 from slipstream.measure.looping import LOOPING
 from slipstream.measure.records import Answer
+from slipstream.measure.student import widening
 
 RESAMPLES = 2000
 INTERVAL = 0.95
@@ -61,7 +62,8 @@ def is_looping(answer: Answer) -> bool:
 def speed_up(pairs: Pairs, *, seed: int = 0, resamples: int = RESAMPLES) -> Ratio | None:
     """The ratio over all prompts with its 95 % interval; None without pairs.
 
-    The bootstrap draws prompts, and for each repeats, with replacement (percentiles; Efron and Tibshirani 1993).
+    The bootstrap draws prompts, and for each repeats, with replacement (Efron and Tibshirani 1993). Its percentiles
+    are moved apart where prompts, or repeats of a single one, are few (`student.widening`).
     """
     logs = [np.log(np.asarray(ratios, np.float64)) for ratios in pairs.values() if len(ratios)]
     if not logs:
@@ -74,7 +76,8 @@ def speed_up(pairs: Pairs, *, seed: int = 0, resamples: int = RESAMPLES) -> Rati
     drawn = rng.integers(len(logs), size=medians.shape)
     means = np.exp(np.take_along_axis(medians, drawn, axis=1).mean(axis=1))
     tail = (1 - INTERVAL) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
+    wider = widening(INTERVAL, len(logs) if len(logs) > 1 else len(logs[0]))
+    low, high = value * (np.quantile(means, [tail, 1 - tail]) / value) ** wider
     return Ratio(value, float(low), float(high), len(logs), sum(map(len, logs)))
 
 

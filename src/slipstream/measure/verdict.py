@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import log, sqrt
-from statistics import NormalDist
+from math import log
 from typing import Any, Literal
 
-from slipstream.measure.ratios import Ratio
+from slipstream.measure.ratios import INTERVAL, Ratio
+from slipstream.measure.student import student_quantile
 
 WORTH = 1.05
 """A smaller speed-up is not worth a second model, nor a thought."""
@@ -15,7 +15,6 @@ SAME = 1.03
 
 CHANCE = 0.05
 """How often a drafter that gains nothing anywhere may be said to gain for some kind."""
-NORMAL = NormalDist()
 
 Answer = Literal["yes", "some", "none", "unknown"]
 
@@ -122,20 +121,14 @@ def _gaining(one: Measured) -> tuple[str, ...]:
 def _is_sure(ratio: Ratio, kinds: int) -> bool:
     """Whether a gain stays one where it is the best of so many kinds (Bonferroni) and rests on few prompts.
 
-    A bootstrap over few prompts gives too narrow an interval: by sqrt(n / (n - 1)), and by what Student's quantile
-    exceeds the normal one (Hesterberg 2015, section 4.1). With repeats of one prompt alone, n counts those.
+    The interval's width gives the standard error, and Student's quantile what it has to be exceeded by. With repeats of
+    one prompt alone, those are what is counted.
     """
     if ratio.pairs < 3:  # two agree too easily
         return False
     count = ratio.prompts if ratio.prompts > 1 else ratio.pairs
-    error = log(ratio.high / ratio.low) / (2 * NORMAL.inv_cdf(0.975)) * sqrt(count / (count - 1))
-    return log(ratio.value) > error * _student(1 - CHANCE / kinds, count - 1)
-
-
-def _student(share: float, freedom: int) -> float:
-    """The quantile of Student's distribution, by Fisher's expansion: a little low for 1 and 2 degrees of freedom."""
-    z = NORMAL.inv_cdf(share)
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+    error = log(ratio.high / ratio.low) / (2 * student_quantile((1 + INTERVAL) / 2, count - 1))
+    return log(ratio.value) > error * student_quantile(1 - CHANCE / kinds, count - 1)
 
 
 def _listed(words: Sequence[str]) -> str:

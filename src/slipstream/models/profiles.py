@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from slipstream.errors import ProfileError, StorageError
+from slipstream.models.draft_spec import split_draft
 from slipstream.models.fingerprint import fingerprint
 from slipstream.models.paths import config_directory
 from slipstream.models.storage import DENIED, FULL, publish, staging
@@ -55,19 +56,18 @@ class Profile:
     machine: str = ""
 
     @property
-    def draft_file(self) -> Path | None:
-        """The draft model's file, None where no model drafts."""
-        name = self.draft.removeprefix("suffix+")
-        return None if name in ("none", "suffix") else Path(name)
+    def draft_files(self) -> list[Path]:
+        """The draft models' files; none where no model drafts."""
+        return [Path(part) for part in split_draft(self.draft) if part not in ("none", "suffix")]
 
     @property
     def missing(self) -> str | None:
         """A sentence if the draft model's file is gone, None if all is there."""
-        file = self.draft_file
-        if file is None or file.is_file():
+        gone = [file for file in self.draft_files if not file.is_file()]
+        if not gone:
             return None
         return (
-            f"The draft model {file} that the profile of {self.target} names is not there any more; "
+            f"The draft model {gone[0]} that the profile of {self.target} names is not there any more; "
             f"suffix drafts instead. Run `slipstream advise --save` again to choose anew."
         )
 

@@ -54,8 +54,10 @@ class _Proposal:
             parent = parents[node]
             reached.append(estimates[node] if parent == ROOT else estimates[node] * reached[parent])
         node = draft.tip
-        while node != self._tip:
+        while node not in (self._tip, ROOT):
             self.depth, node = self.depth + 1, parents[node]
+        if node != self._tip:  # the drafter began another main chain
+            self.depth = len(draft.path(draft.tip))
         self._tip = draft.tip
         return True
 
@@ -92,6 +94,7 @@ class AdaptivePolicy:
     trees:  whether the target takes them
     bank:   what may be lost
     most:   most levels of a draft
+    most_rows: rows that the target takes in one forward
     timer:  a simulation has one of its own
     on_close: called once, to keep what was learned
     """
@@ -107,6 +110,7 @@ class AdaptivePolicy:
         bank: ExcessBank | None = None,
         acceptance: Acceptance | None = None,
         most: int = DEFAULT_MOST_DRAFTED,
+        most_rows: int = MOST_ROWS,
         timer: Callable[[], float] = perf_counter,
         on_close: Callable[["AdaptivePolicy"], None] | None = None,
     ) -> None:
@@ -115,10 +119,13 @@ class AdaptivePolicy:
         self.bank = bank or ExcessBank()
         self.acceptance = acceptance or Acceptance()
         self.ledger = Ledger()
+        self.too_dear = 0.0
+        """Seconds of the last first step that the bank did not cover, or that was not expected to be repaid."""
         self.drafters: Sequence[Drafter] = ()
         """Those of the last round; none before the first."""
         self._trees = trees
         self._most = min(most, MOST_ROWS - 1)
+        self._most_rows = min(most_rows, MOST_ROWS)
         self._timer = timer
         self._on_close = on_close
         self._probing = Probing()
@@ -128,6 +135,8 @@ class AdaptivePolicy:
         self._plain_known = target.seconds(1)
         self._begun_at: dict[int, int] = {}
         self._asleep_until: dict[int, int] = {}
+        self._muted: dict[tuple[int, int], int] = {}
+        self._late = 0.0
         # of the present round
         self._sequences: Sequence[SequenceView] = ()
         self._proposals: list[list[_Proposal]] = []
@@ -156,7 +165,7 @@ class AdaptivePolicy:
             yield from self._draft_for_a_price(index, which)
 
     def _open(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter]) -> None:
-        self._sequences, self.drafters = sequences, drafters
+        self._sequences, self.drafters = sequences, tuple(drafters)
         count = len(sequences)
         if len(self.steps) < len(drafters):
             self.steps += [None] * (len(drafters) - len(self.steps))
@@ -168,8 +177,8 @@ class AdaptivePolicy:
         if self.costs.at(max([len(sequence.tokens) for sequence in sequences])):
             self._plain_known = self.costs.seconds(1)
         rate = self._tokens / self._time if self._time > 0 else 0.0
-        self._rule = Rule(self.costs, count, rate, self._sample)
-        most = min(self._most, MOST_ROWS - count)
+        self._rule = Rule(self.costs, count, rate, self._sample, self._most_rows)
+        most = min(self._most, self._most_rows - count)
         self._limits = [min(most, sequence.draft_limit) for sequence in sequences] if most > 0 else []
 
     def _plain_time(self, count: int) -> float:
@@ -208,26 +217,52 @@ class AdaptivePolicy:
 
     def _draft_for_a_price(self, index: int, which: list[int]) -> Iterator[Step]:
         """Steps of a drafter, each decided on its own: worth its time, and covered by the bank."""
-        siblings = self._siblings()
-        rows = sum([self.drafters[index].lag(self._sequences[i]) for i in which])
-        table, levels = self.steps[index], self.acceptance.by_level(self.drafters[index].name)
-        one = 0.0 if table is None else table.seconds(1)
-        allowed = self.bank.balance - max(self._rule.extra(1), 0.0)
-        cost = 0.0 if table is None else table.seconds(rows)
-        later, later_rows = 0.0, 0
-        while self._spent + cost <= allowed and (growths := self._growths(index, which, siblings)):
+        siblings, levels = self._siblings(), self.acceptance.by_level(self.drafters[index].name)
+        which, rows = self._affordable(index, which)
+        while which and (growths := self._growths(index, which, siblings)):
             started = self._timer()
             yield Step(index, growths)
             seconds = self._timer() - started
             self._spent += seconds
-            if later_rows == 0 and cost > 0 and rows > len(which):
+            grown = self._rate(index, which)
+            if grown:
                 self._learn_step(index, rows, seconds)
-            else:
-                later, later_rows = later + seconds, later_rows + 1
-            which = [i for i in self._rate(index, which) if self._goes_on(i, index, levels, one)]
-            rows, cost = len(which), one if len(which) == 1 or table is None else table.seconds(len(which))
-        if later_rows:
-            self._learn_step(index, 1, later / later_rows)
+            if len(grown) < len(which):
+                self._mute(index, [i for i in which if i not in grown])
+            share = self._step_seconds(index, len(grown)) / max(len(grown), 1)
+            which = [i for i in grown if self._goes_on(i, index, levels, share)]
+            rows = len(which)
+            if self._spent + self._step_seconds(index, rows) > self._allowed:
+                return
+
+    @property
+    def _allowed(self) -> float:
+        """Seconds of drafting that the bank covers in a round in which nothing is accepted."""
+        return self.bank.balance - max(self._rule.extra(1), 0.0)
+
+    def _step_seconds(self, index: int, rows: int) -> float:
+        table = self.steps[index]
+        return 0.0 if table is None or rows == 0 else table.seconds(rows)
+
+    def _affordable(self, index: int, which: list[int]) -> tuple[list[int], int]:
+        """The sequences whose first step the bank covers, and the rows that it reads.
+
+        One that has a long text to catch up on must not keep the others from drafting.
+        """
+        lags = {i: self.drafters[index].lag(self._sequences[i]) for i in which}
+        which, rows = list(which), sum(lags.values())
+        while which and self._spent + self._step_seconds(index, rows) > self._allowed:
+            largest = max(which, key=lags.__getitem__)
+            which.remove(largest)
+            rows -= lags[largest]
+            self.too_dear = self._step_seconds(index, lags[largest])
+            self.bank.make_room(self.too_dear)
+        return which, rows
+
+    def _mute(self, index: int, which: Sequence[int]) -> None:
+        """It had nothing to add: do not ask for these sequences again for a while."""
+        for i in which:
+            self._muted[index, self._sequences[i].id] = self.ledger.rounds + SLEEP
 
     def _learn_step(self, index: int, rows: int, seconds: float) -> None:
         table = self.steps[index]
@@ -256,11 +291,15 @@ class AdaptivePolicy:
     def _offers(self, i: int, awake: Sequence[int]) -> list[_Offer]:
         """What drafters with a price could do for a sequence."""
         offers, sequence = [], self._sequences[i]
+        together = sum([limit > 0 for limit in self._limits])  # one step serves them all
         for index in awake:
-            drafter, table = self.drafters[index], self.steps[index]
-            one = 0.0 if table is None else table.seconds(1)
+            if self._muted and self._muted.get((index, sequence.id), 0) > self.ledger.rounds:
+                continue
+            drafter = self.drafters[index]
+            first = one = self._step_seconds(index, together) / together
             lag = drafter.lag(sequence)
-            first = one if lag <= 1 or table is None else self._amortised(sequence, table.seconds(lag) - one) + one
+            if lag > 1:
+                first += self._amortised(sequence, self._step_seconds(index, lag) - self._step_seconds(index, 1))
             levels = self.acceptance.by_level(drafter.name)
             offers.append(_Offer(index, levels, self._limits[i], self._proposals[i][index].form, first, one))
         return offers
@@ -281,6 +320,8 @@ class AdaptivePolicy:
             prospect = self._rule.prospect(*offer[1:])
             if prospect > best:
                 best, found = prospect, offer.drafter
+            elif offer.first > 2 * offer.one and self._rule.prospect(*offer[1:4], offer.one, offer.one) > best:
+                self.too_dear = self._step_seconds(offer.drafter, self.drafters[offer.drafter].lag(self._sequences[i]))
             elif not self._could_ever_pay(offer.one):
                 self._asleep_until[offer.drafter] = self.ledger.rounds + SLEEP
             elif found is None and tried is None:
@@ -306,7 +347,7 @@ class AdaptivePolicy:
         length = len(sequence.tokens)
         generated = length - self._begun_at.setdefault(sequence.id, length)
         tokens = min(max(TYPICAL_TOKENS, generated), sequence.draft_limit + 1)
-        return seconds / max(tokens / TYPICAL_ROUND, 1.0)
+        return max(seconds, 0.0) / max(tokens / TYPICAL_ROUND, 1.0)
 
     def _could_ever_pay(self, step: float) -> bool:
         """Whether a drafter that is nearly always right would pay; without that there is nothing to find out."""
@@ -324,6 +365,9 @@ class AdaptivePolicy:
 
     def choose(self) -> Sequence[Draft]:
         """The nodes with the best chances across all sequences, as many as pay and as the bank covers."""
+        if not self._limits:
+            self._verified, self._nodes = [-1] * len(self._sequences), 0
+            return [Draft() for _ in self._sequences]
         self._verified = [self._best_proposal(i, proposals) for i, proposals in enumerate(self._proposals)]
         if len(self._verified) == 1:
             kept = [self._best_of_one()]
@@ -386,6 +430,7 @@ class AdaptivePolicy:
 
     def observe(self, committed: Sequence[Sequence[int]], seconds: Mapping[str, float]) -> None:
         """Costs, acceptance, the rate and the bank learn from the round."""
+        started = self._timer()
         count, tokens = len(committed), sum(map(len, committed))
         expected = self.costs.learn(count + self._nodes, seconds["verify"])
         self._learn_overhead(tokens, seconds)
@@ -393,7 +438,7 @@ class AdaptivePolicy:
         if (unconfirmed := self.costs.seconds(1) / (DRIFT * self._plain_known)) > 1:
             plain /= unconfirmed  # no credit for a slowness that no plain round has shown yet
         actual = seconds["draft"] + self._without_hiccup(seconds["verify"], expected)
-        actual += seconds["sample"] + seconds["other"]
+        actual += seconds["sample"] + seconds["other"] + self._late
         self.bank.settle(actual, plain)
         self.ledger.add(self._nodes, tokens, actual, plain)
         self._tokens = _FADE * self._tokens + tokens
@@ -403,6 +448,7 @@ class AdaptivePolicy:
             self._since_plain, self._plain_known = 0, self.costs.seconds(1)
         self._probing.tick(plain)
         self._score(committed)
+        self._late = self._timer() - started  # what this took is the next round's
 
     def _without_hiccup(self, seconds: float, expected: float) -> float:
         """A forward's time. Once in a while one takes far too long, which would have hit plain decoding as well."""
@@ -413,10 +459,11 @@ class AdaptivePolicy:
         return 1.5 * expected
 
     def _learn_overhead(self, tokens: int, seconds: Mapping[str, float]) -> None:
-        """Sampling is done for every token, whoever proposed it; the rest once a round."""
+        """Sampling is done for every token, whoever proposed it; the rest once a round, here a plain one."""
         most, weight = 0.2 * self._rule.base, 0.05 if self._other else 1.0
         self._sample += weight * (min(seconds["sample"] / tokens, most) - self._sample)
-        self._other += weight * (min(seconds["other"], most) - self._other)
+        if not self._nodes:
+            self._other += weight * (min(seconds["other"], most) - self._other)
 
     def _score(self, committed: Sequence[Sequence[int]]) -> None:
         score = self.acceptance.score
@@ -425,10 +472,14 @@ class AdaptivePolicy:
             for index, proposal in enumerate(self._proposals[i]):
                 if score(number, index, proposal.draft, tokens, verified=index == verified):
                     self._probing.was_right(index)
+                if not proposal.reached:
+                    self.acceptance.rest(self.drafters[index].name, number)
 
     def end(self, sequence: SequenceView) -> None:
         self.acceptance.end(sequence.id)
         self._begun_at.pop(sequence.id, None)
+        if self._muted:
+            self._muted = {key: until for key, until in self._muted.items() if key[1] != sequence.id}
         self._probing.new_text()
 
     def describe(self) -> dict[str, Any]:

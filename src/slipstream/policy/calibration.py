@@ -100,7 +100,8 @@ class Form:
 
     @property
     def factor(self) -> float:
-        """What estimates are multiplied with, at most 1."""
+        """What the estimate of each level is multiplied with, at most 1: doubt about a draft's first levels is more
+        doubt about its last ones, which keeps drafts short while it is not clear."""
         return 1 - (1 - self.LOST) * self._lost
 
 
@@ -129,7 +130,7 @@ class Acceptance:
             source = sources[node]
             main = node == 0 or parents[node] != parents[node - 1]
             prior = self.by_level(source)[0] if main else estimates[node]
-            estimates[node] = form * estimate((source, buckets[node]), prior)
+            estimates[node] = form * estimate((source, buckets[node]), min(max(prior, 0.0), 1.0))
 
     def by_level(self, source: str) -> Sequence[float]:
         """[DEPTHS] P(main chain right at a level | right before it), in general; the form is not in it."""
@@ -148,6 +149,12 @@ class Acceptance:
         """How often the drafter's first level was tested, faded."""
         return self.levels.weight((source, 0))
 
+    def rest(self, source: str, sequence: int) -> None:
+        """A drafter proposed nothing in a round."""
+        form = self._forms.get((sequence, source))
+        if form is not None:
+            form.rest()
+
     def score(self, sequence: int, drafter: int, draft: Draft, tokens: Sequence[int], *, verified: bool) -> bool:
         """The text went on with `tokens`: record what that says about a proposal of this round.
 
@@ -160,8 +167,6 @@ class Acceptance:
         if earlier is not None and not verified:
             draft, node, depth = earlier
         if not draft.tokens:
-            for form in [form for (number, _), form in self._forms.items() if number == sequence]:
-                form.rest()
             return False
         start, chain = depth, draft.parents == _CHAIN[: len(draft.parents)]
         for token in tokens:

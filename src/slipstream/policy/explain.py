@@ -31,14 +31,15 @@ def _gained(policy: "AdaptivePolicy") -> str:
         return f"About as fast as plain decoding so far ({ledger.tokens} tokens)."
     if gain > 1:
         return f"{gain:.2f} times as fast as plain decoding so far ({ledger.tokens} tokens, by measured costs)."
-    lost = ledger.actual - ledger.plain
-    return f"Finding that out took {lost:.2f} s of {ledger.actual:.1f} s; {max(policy.bank.balance, 0):.2f} s are left."
+    left = f"{max(policy.bank.balance, 0):.2f} s more may be lost"
+    return f"{ledger.actual - ledger.plain:.2f} s of {ledger.actual:.1f} s were lost so far; {left}."
 
 
 def _costs(policy: "AdaptivePolicy", nodes: int) -> str:
     base = policy.costs.seconds(1)
     checked = policy.costs.seconds(1 + max(nodes, 1)) / base
-    return f"checking {max(nodes, 1)} costs {checked:.2f} times a plain step here"
+    tokens = "1 token" if nodes <= 1 else f"{nodes} tokens"
+    return f"checking {tokens} costs {checked:.2f} times a plain step here"
 
 
 def _acceptance(policy: "AdaptivePolicy") -> str:
@@ -53,6 +54,8 @@ def _acceptance(policy: "AdaptivePolicy") -> str:
 
 def _why_not(policy: "AdaptivePolicy") -> str:
     """Why there are no drafts, and what would have to change."""
+    if policy.bank.balance <= 0:
+        return "what may be lost is used up until more was gained."
     reasons = [_reason(policy, index) for index in range(len(policy.drafters))]
     return "; ".join(reasons) + "."
 
@@ -67,13 +70,17 @@ def _reason(policy: "AdaptivePolicy", index: int) -> str:
     check = f"{price}{_costs(policy, length)}"
     if needed is None:
         return f"{drafter.name} could not pay if it were always right ({check})"
-    seen = policy.acceptance.seen(drafter.name)
+    if not drafter.free and policy.too_dear > 0 and policy.acceptance.seen(drafter.name) < 1:
+        why = f"and {policy.bank.balance:.1f} s may be lost"
+        if policy.too_dear <= policy.bank.balance:
+            why = "more than it would bring soon"
+        return f"{drafter.name} would have to read the prompt first, which takes {policy.too_dear:.1f} s, {why}"
+    if policy.acceptance.seen(drafter.name) < 1:
+        return f"{drafter.name} " + ("found nothing to propose" if drafter.free else "was not tried yet")
     right = policy.acceptance.by_level(drafter.name)[0]
-    if seen < 1:
-        return f"{drafter.name} found nothing to propose"
     if right < needed:
         return f"{drafter.name} is right {_whole(right)} of the time and would have to be {_whole(needed)} ({check})"
-    return f"{drafter.name} is right {_whole(right)} of the time where it proposes, which is not often ({check})"
+    return f"{drafter.name} is right {_whole(right)} of the time where it proposes ({check})"
 
 
 def _break_even(policy: "AdaptivePolicy", step: float) -> tuple[float | None, int]:

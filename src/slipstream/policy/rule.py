@@ -25,14 +25,14 @@ class Rule:
 
     rate:   tokens per second achieved, never below those of plain decoding; `temper` lowers it
     plain:  tokens per second of plain decoding
-    rows:   rows that are computed anyway, one for each sequence
+    rows:   rows that are computed anyway, one for each sequence; `most` of a forward
     """
 
-    __slots__ = ("_cells", "_token", "base", "plain", "rate", "rows", "speed")
+    __slots__ = ("_cells", "_most", "_token", "base", "plain", "rate", "rows", "speed")
 
-    def __init__(self, costs: CostTable, rows: int, rate: float, token_seconds: float) -> None:
+    def __init__(self, costs: CostTable, rows: int, rate: float, token_seconds: float, most: int = MOST_ROWS) -> None:
         self.speed, self._cells = costs.curve()
-        self.rows, self._token = rows, token_seconds
+        self.rows, self._token, self._most = rows, token_seconds, max(most - rows, 0)
         self.base = costs.seconds(rows)
         self.plain = rows / (self.base + rows * token_seconds)
         self.rate = max(rate, self.plain)
@@ -71,7 +71,7 @@ class Rule:
         """The same of the best part of a draft that is there; `reached` as for `best_part`."""
         rows, cells, speed = self.rows, self._cells, self.speed
         best, tokens = self.plain, float(rows)
-        for count, one in enumerate(reached[: MOST_ROWS - rows], 1):
+        for count, one in enumerate(reached[: self._most], 1):
             if one < NEGLIGIBLE:
                 break
             tokens += one
@@ -82,7 +82,7 @@ class Rule:
 
     def extra(self, nodes: int) -> float:
         """Seconds that verifying so many nodes adds to the round."""
-        return self.speed * self._cells[self.rows + nodes] - self.base
+        return self.speed * self._cells[min(self.rows + nodes, MOST_ROWS)] - self.base
 
     def best_part(self, reached: Sequence[float], allowed: float) -> tuple[float, int]:
         """(expected gain in tokens, nodes) of the best part of a draft.
@@ -94,7 +94,7 @@ class Rule:
         price = self.rate * self.speed
         before, most = cells[rows], allowed / self.speed
         best, nodes, total = 0.0, 0, 0.0
-        for count, one in enumerate(reached[: MOST_ROWS - rows], 1):
+        for count, one in enumerate(reached[: self._most], 1):
             if one < NEGLIGIBLE:
                 break
             total += one

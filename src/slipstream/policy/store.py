@@ -6,10 +6,10 @@ absent, and one that cannot be written is no error.
 
 import hashlib
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 FORMAT = 1
 
@@ -36,7 +36,7 @@ class Store:
         if self._folder is None:
             return
         path = self._path(kind, key)
-        part = path.with_suffix(f".{os.getpid()}.part")
+        part = path.with_suffix(f".{uuid4().hex}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             part.write_text(json.dumps({"format": FORMAT, "key": key, **value}), encoding="utf-8")

@@ -63,6 +63,10 @@ def unsupported(header: GgufHeader) -> str | None:
 
 def plan(header: GgufHeader) -> Plan:
     """Describe the file's decoder and find its tensors. Raises NotSupported."""
+    try:
+        str(header.path).encode()
+    except UnicodeEncodeError:
+        raise NotSupported("its name is not UTF-8") from None
     describe = ARCHITECTURES.get(header.architecture)
     if describe is None:
         raise NotSupported(f"its architecture {header.architecture!r} is not known to it")

@@ -1,0 +1,147 @@
+"""The bank's bound where it is hard to keep: several sequences and drafters, long prompts, silent drafters."""
+
+import random
+
+import pytest
+
+from slipstream.core.protocols import Growth, SequenceView
+from slipstream.draft import BaseDrafter
+from slipstream.policy import Acceptance, AdaptivePolicy, CostTable, ExcessBank
+from slipstream.policy.bank import STARTING_CREDIT
+from tests.helpers import View
+from tests.policy.test_adaptive import Clock, Stubborn
+
+
+class Reader(BaseDrafter):
+    """Reads what it has missed, at its price, then proposes 1 and siblings; or nothing, with some probability."""
+
+    def __init__(self, clock: Clock, costs: CostTable, name: str, silent: float, chance: random.Random) -> None:
+        self.name = name
+        self._clock, self._costs, self._silent, self._chance = clock, costs, silent, chance
+        self._read: dict[int, int] = {}
+
+    def lag(self, sequence: SequenceView) -> int:
+        return max(len(sequence.tokens) - self._read.get(sequence.id, 0), 1)
+
+    def extend(self, frontier: object) -> None:
+        growths: list[Growth] = list(frontier)  # type: ignore[call-overload]
+        rows = sum(1 if growth.draft.tokens else self.lag(growth.sequence) for growth in growths)
+        self._clock.now += self._costs.seconds(rows)
+        for growth in growths:
+            self._read[growth.sequence.id] = len(growth.sequence.tokens)
+            if self._chance.random() >= self._silent:
+                parent = growth.draft.tip
+                growth.draft.append(1, source=self.name)
+                for rank in range(1, min(growth.siblings, growth.limit)):
+                    growth.draft.add(1 + rank, parent, source=self.name, estimate=0.1, bucket=rank)
+
+
+def excess(seed: int, *, most_sequences: int, longest: int, silent: float, rounds: int = 60) -> tuple[float, int]:
+    """(largest excess over 1.03 times plain decoding's time and the credit, entries of sequences that are over)."""
+    chance, clock = random.Random(seed), Clock()
+    target = {1: 0.03, 2: chance.uniform(0.03, 0.06), 8: chance.uniform(0.06, 0.2), 32: chance.uniform(0.2, 0.8)}
+    drafters, steps = [], []
+    for number in range(chance.randint(1, 2)):
+        step = {1: chance.choice([0.001, 0.003, 0.01])}
+        step[32] = step[1] * chance.uniform(1.5, 20)
+        step[128] = step[32] * chance.uniform(1.5, 4)
+        drafters.append(Reader(clock, CostTable(step), f"model {number}", silent, chance))
+        steps.append(CostTable(step))
+    credit = chance.choice([0, 0.1, STARTING_CREDIT])
+    policy = AdaptivePolicy(
+        CostTable(target),
+        steps,
+        timer=clock,
+        bank=ExcessBank(0.03, credit),
+        trees=chance.random() < 0.5,
+        acceptance=Stubborn() if chance.random() < 0.5 else Acceptance(),
+    )
+    truth, views, plain, worst = CostTable(target), [], 0.0, 0.0
+    for _ in range(rounds):
+        while len(views) < chance.randint(1, most_sequences):
+            views.append(View([0] * chance.randint(1, longest), draft_limit=chance.choice([0, 1, 5, 500])))
+        started = clock.now
+        for step_taken in policy.draft(views, drafters):
+            drafters[step_taken.drafter].extend(step_taken.growths)
+        drafts, drafted = policy.choose(), clock.now
+        verify = truth.seconds(len(views) + sum(map(len, drafts)))
+        clock.now += verify
+        committed = [[1] * min(chance.choice([0, 0, 0, 9]), len(draft.path(draft.tip))) + [0] for draft in drafts]
+        for view, tokens in zip(views, committed, strict=True):
+            view.tokens.extend(tokens)
+        plain += truth.seconds(len(views)) / len(views) * sum(map(len, committed))
+        policy.observe(committed, {"draft": drafted - started, "verify": verify, "sample": 0.0, "other": 0.0})
+        worst = max(worst, clock.now - 1.03 * plain - credit)
+        if chance.random() < 0.1:
+            policy.end(views.pop(chance.randrange(len(views))))
+    for view in views:
+        policy.end(view)
+    kept = len(policy._begun_at) + len(policy._muted) + len(policy.acceptance._open) + len(policy.acceptance._forms)
+    return worst, kept
+
+
+@pytest.mark.parametrize(
+    ("most_sequences", "longest", "silent"), [(1, 500, 0), (1, 500, 0.5), (8, 4, 0), (8, 500, 0), (8, 500, 0.5)]
+)
+def test_the_bound_holds(most_sequences: int, longest: int, silent: float) -> None:
+    for seed in range(120):
+        worst, kept = excess(seed, most_sequences=most_sequences, longest=longest, silent=silent)
+        assert worst <= 1e-9, seed
+        assert kept == 0, "nothing of a sequence that is over is kept"
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 70])
+def test_any_number_of_sequences_is_decoded(count: int) -> None:
+    clock = Clock()
+    policy = AdaptivePolicy(CostTable({1: 0.03, 64: 0.05}), [CostTable({1: 1e-3, 64: 2e-3})], timer=clock)
+    drafter = Reader(clock, CostTable({1: 1e-3, 64: 2e-3}), "model", 0, random.Random(1))
+    views = [View([0]) for _ in range(count)]
+    for _ in range(3):
+        for step in policy.draft(views, [drafter]):
+            drafter.extend(step.growths)
+        drafts = policy.choose()
+        assert count + sum(map(len, drafts)) <= max(64, count)
+        policy.observe([[0]] * count, {"draft": 0.0, "verify": 0.05, "sample": 0.0, "other": 0.0})
+
+
+def test_a_forward_has_no_more_rows_than_the_target_takes() -> None:
+    clock = Clock()
+    flat = CostTable({1: 0.03, 64: 0.031})
+    policy = AdaptivePolicy(flat, [CostTable({1: 1e-4, 64: 2e-4})], timer=clock, most_rows=4)
+    drafter = Reader(clock, CostTable({1: 1e-4, 64: 2e-4}), "model", 0, random.Random(1))
+    views, most = [View([0]), View([0])], 0
+    for _ in range(10):
+        for step in policy.draft(views, [drafter]):
+            drafter.extend(step.growths)
+        most = max(most, 2 + sum(map(len, policy.choose())))
+        policy.observe([[1], [1]], {"draft": 0.0, "verify": 0.03, "sample": 0.0, "other": 0.0})
+    assert most == 4
+
+
+def test_one_that_has_much_to_read_does_not_keep_the_others_from_drafting() -> None:
+    clock = Clock()
+    costs = CostTable({1: 1e-3, 128: 0.2})
+    policy = AdaptivePolicy(CostTable({1: 0.03, 64: 0.05}), [costs.copied()], timer=clock)
+    drafter = Reader(clock, costs, "model", 0, random.Random(1))
+    views = [View([0]), View([0] * 4000)]
+    for step in policy.draft(views, [drafter]):
+        drafter.extend(step.growths)
+    assert [len(draft) > 0 for draft in policy.choose()] == [True, False]
+
+
+def test_eight_sequences_share_the_price_of_a_step() -> None:
+    """One step drafts for all of them, so that what does not pay for one may pay for eight."""
+    clock = Clock()
+    costs = CostTable({1: 0.02, 8: 0.021, 64: 0.03})
+    policy = AdaptivePolicy(CostTable({1: 0.03, 8: 0.06, 64: 0.12}), [costs.copied()], timer=clock)
+    drafter = Reader(clock, costs, "model", 0, random.Random(1))
+    views = [View([0]) for _ in range(8)]
+    drafted = 0
+    for _ in range(20):
+        for step in policy.draft(views, [drafter]):
+            drafter.extend(step.growths)
+        drafts = policy.choose()
+        drafted += sum(map(len, drafts))
+        committed = [[1] * (len(draft) + 1) for draft in drafts]
+        policy.observe(committed, {"draft": 0.02, "verify": 0.07, "sample": 0.0, "other": 0.0})
+    assert drafted > 80
