@@ -1,6 +1,5 @@
 """Loading, refusing, one forward's limits, and giving everything back."""
 
-import ctypes
 import gc
 import subprocess
 import sys
@@ -295,7 +294,8 @@ def resident_bytes():  # without what the C library keeps for the next allocatio
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 def once():
-    model = load_llamacpp(sys.argv[1], context_length=2048, max_sequences=8, kv_type_k="f32", kv_type_v="f32", threads=1)
+    cache = {"context_length": 2048, "max_sequences": 8, "kv_type_k": "f32", "kv_type_v": "f32"}
+    model = load_llamacpp(sys.argv[1], threads=1, **cache)
     session = model.open_session()
     for _ in range(4):
         for _ in feed(model, session, [40] * 500):
