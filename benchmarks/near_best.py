@@ -19,15 +19,15 @@ import numpy as np
 
 from benchmarks.never_slower import DRAFT, TARGETS
 from benchmarks.records import Recorder, describe, machine, read_records
-from benchmarks.rig import rig_file
+from benchmarks.rig import loaded, rig_file
 from slipstream import Engine, ModelOptions
 from slipstream.core.protocols import Drafter
 from slipstream.draft import BaseDrafter, ModelDrafter, SuffixDrafter
+from slipstream.measure.looping import LOOPING
 from slipstream.measure.prompts import KINDS, shipped_prompts
 from slipstream.measure.runner import run_bench
-from slipstream.models import read_model_header
 from slipstream.policy import FixedLength
-from slipstream.runtime import LoadOptions, choose, load, requantize
+from slipstream.runtime import requantize
 
 PLAIN, AUTO = "off", "auto"
 CHAINS = tuple(f"chain {length}" for length in (1, 2, 3, 4, 5, 6, 8))
@@ -67,9 +67,7 @@ def measure(arguments: argparse.Namespace, draft: Path, recorder: Recorder) -> N
     """All answers, at both temperatures; the policy keeps what it learns."""
     options = ModelOptions(runtime=arguments.runtime, context_length=2048)
     with Engine.load(rig_file(TARGETS[arguments.target]), speculation="off", options=options) as plain:
-        wanted = "auto" if arguments.draft_type else arguments.runtime
-        draft_options = LoadOptions(wanted, context_length=2048)  # type: ignore[arg-type]
-        inner = ModelDrafter(load(draft, choose(read_model_header(draft), draft_options), draft_options))
+        inner = ModelDrafter(loaded(draft, "auto" if arguments.draft_type else arguments.runtime))
         contestants = engines(plain, inner)
         for temperature in TEMPERATURES:
             results = run_bench(
@@ -97,6 +95,10 @@ def report(records: Sequence[dict[str, Any]]) -> None:
     """Speed-ups over plain decoding: of everything on all repeats, and the test on two halves."""
     print(describe(records[0]))
     answers = [record for record in records if record["kind"] == "answer"]
+    plain = {_pair(one): one for one in answers if one["configuration"] == PLAIN}
+    parted = sum(one["ids"] != plain[_pair(one)]["ids"] for one in answers if _pair(one) in plain)
+    print(f"{parted} of {len(answers)} answers have other ids than plain decoding's")
+    answers = [one for one in answers if one["looping"] <= LOOPING]
     for temperature in TEMPERATURES:
         some = [one for one in answers if one["temperature"] == temperature]
         names = list(dict.fromkeys(one["configuration"] for one in some))
@@ -118,6 +120,10 @@ def report(records: Sequence[dict[str, Any]]) -> None:
                 f"  chosen on one half: {chosen} {scores[0]:.3f}x, auto {scores[1]:.3f}x on the other: "
                 f"{scores[1] / scores[0]:.1%} of it"
             )
+
+
+def _pair(record: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(record[key] for key in ("temperature", "prompt", "repeat"))
 
 
 def _gain(answers: Sequence[dict[str, Any]], name: str, wanted: Callable[[int], bool]) -> float:

@@ -20,14 +20,12 @@ from statistics import median
 from typing import Any
 
 from benchmarks.records import Recorder, describe, machine, read_records
-from benchmarks.rig import rig_file
+from benchmarks.rig import loaded, rig_file
 from slipstream import Engine, ModelOptions
 from slipstream.core.protocols import Growth, SequenceView
 from slipstream.draft import BaseDrafter, ModelDrafter
 from slipstream.measure.prompts import shipped_prompts
 from slipstream.measure.runner import run_bench
-from slipstream.models import read_model_header
-from slipstream.runtime import LoadOptions, choose, load
 
 KINDS = ("chat", "code-editing", "prose")
 LIMIT = 1.05
@@ -84,9 +82,7 @@ def measure(name: str, runtime: str, per_kind: int, repeats: int, recorder: Reco
     tokens = TOKENS[name, runtime]
     options = ModelOptions(runtime=runtime, draft_runtime=runtime, context_length=2048)  # type: ignore[arg-type]
     with Engine.load(rig_file(TARGETS[name]), speculation="off", options=options) as plain:
-        draft_options = LoadOptions(runtime, context_length=2048)  # type: ignore[arg-type]
-        path = rig_file(DRAFT)
-        inner = ModelDrafter(load(path, choose(read_model_header(path), draft_options), draft_options))
+        inner = ModelDrafter(loaded(rig_file(DRAFT), runtime))
         started = time.perf_counter()
         plain.generate([1, 2, 3], max_tokens=8, seed=1)
         pause = 3 * (time.perf_counter() - started) / 8

@@ -15,17 +15,17 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.recordings import FOLDER, UNKNOWN, Costs, Level, Recording, write, write_costs
-from benchmarks.rig import rig_file
+from benchmarks.rig import loaded, rig_file
 from slipstream import Engine, ModelOptions
-from slipstream.core.protocols import Growth, Model
+from slipstream.core.protocols import Growth
 from slipstream.core.sampling import Sampler
 from slipstream.core.tree import Draft
 from slipstream.draft import ModelDrafter
 from slipstream.engine.options import sampling_params
 from slipstream.measure.prompts import KINDS, BenchPrompt, shipped_prompts
-from slipstream.models import read_model_header, resolve
+from slipstream.models import resolve
 from slipstream.policy.profile import profile
-from slipstream.runtime import LoadOptions, choose, load, requantize
+from slipstream.runtime import requantize
 
 LEVELS, CANDIDATES = 8, 3
 SEED = 7
@@ -76,7 +76,7 @@ def record_all(target: Path, draft: Path, name: str, per_kind: int, tokens: int)
     """Record all kinds and write the file."""
     options = ModelOptions(context_length=2048)
     with Engine.load(target, speculation="off", options=options) as engine:
-        drafter = ModelDrafter(_loaded(draft, "auto"))
+        drafter = ModelDrafter(loaded(draft, "auto"))
         recordings = []
         for prompt in shipped_prompts(KINDS, per_kind):
             for temperature in (0.0, 1.0):
@@ -86,11 +86,6 @@ def record_all(target: Path, draft: Path, name: str, per_kind: int, tokens: int)
     path = FOLDER / f"{name}.jsonl.gz"
     write(path, recordings)
     print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
-
-
-def _loaded(path: Path, runtime: str) -> Model:
-    options = LoadOptions(runtime, context_length=2048)  # type: ignore[arg-type]
-    return load(path, choose(read_model_header(path), options), options)
 
 
 def measure_costs() -> None:
@@ -105,7 +100,7 @@ def measure_costs() -> None:
 
 
 def _curve(path: Path, runtime: str, *, drafts: bool = False) -> dict[int, float]:
-    model = _loaded(path, runtime)
+    model = loaded(path, runtime)
     try:
         return {rows: round(seconds, 6) for rows, seconds in profile(model, 8.0, drafts=drafts).points.items()}
     finally:

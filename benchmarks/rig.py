@@ -14,10 +14,12 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
 
 from benchmarks.random_gguf import randomise
 from benchmarks.widen_gguf import Shape, copy_metadata, widen
-from slipstream.models import resolve
+from slipstream.core.protocols import Model
+from slipstream.models import read_model_header, resolve
 from slipstream.models.gguf import GgufHeader, TensorInfo, read_header
 from slipstream.models.paths import cache_directory
 from slipstream.models.storage import exclusive, publish
+from slipstream.runtime import LoadOptions, choose, load, runtime_named
 
 SOURCE = "smollm2-135m"
 SOURCE_SHAPE = Shape(dim=576, ffn=1536, heads=9, kv_heads=3)
@@ -42,6 +44,12 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "thin 2048": lambda path: thin(rig_file(SMALL), path, 2048),
 }
 """How to write each file but SMALL, which is the catalogue's."""
+
+
+def loaded(path: Path, runtime: str, context_length: int = 2048) -> Model:
+    """A file's model on a runtime ("auto": the one it would get)."""
+    options = LoadOptions(runtime_named("runtime", runtime), context_length=context_length)
+    return load(path, choose(read_model_header(path), options), options)
 
 
 def rig_file(name: str) -> Path:

@@ -6,7 +6,6 @@ Only time and logits are made up. The round, the policies, suffix lookup and the
 import random
 from collections.abc import Callable
 from collections.abc import Sequence as Several
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -245,8 +244,3 @@ def random_drafts(recording: Recording, position: int) -> bool:
 def collapsing_drafts(recording: Recording, position: int) -> bool:
     """A drafter that is never right in the second half of an answer."""
     return 2 * position >= len(recording.tokens)
-
-
-def with_longer_text(recording: Recording, times: int) -> Recording:
-    """The same answer several times over, for more rounds than were recorded."""
-    return replace(recording, tokens=recording.tokens * times, drafts=recording.drafts * times)

@@ -52,6 +52,14 @@ class Guesser(BaseDrafter):
                 growth.draft.add(self.token + rank, parent, source=self.name, estimate=0.1, bucket=rank)
 
 
+class ShortGuesser(Guesser):
+    """Has no more than three levels."""
+
+    def grow(self, growth: Growth) -> None:
+        if len(growth.draft) < 3:
+            super().grow(growth)
+
+
 class Machine:
     """Plays rounds: `right(draft)` says how often the text goes on with 1 before there is something else."""
 
@@ -201,6 +209,13 @@ def test_a_table_that_was_wrong_is_corrected() -> None:
         "not much more than the credit, although the bank was told wrong prices"
     )
     assert machine.policy.costs.seconds(1) == pytest.approx(0.030, rel=0.1)
+
+
+def test_a_drafter_that_ends_at_some_length_is_asked_again() -> None:
+    """Three levels are all that it has; having no fourth is no silence."""
+    machine = Machine({1: 0.030, 64: 0.032}, lambda clock: ShortGuesser(clock, 0.0005))
+    lengths = [len(machine.round(always)) for _ in range(60)]
+    assert sum(length == 3 for length in lengths) > 50
 
 
 def test_plain_rounds_come_often_enough_to_know_what_is_gained() -> None:

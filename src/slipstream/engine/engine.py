@@ -1,8 +1,8 @@
 """The Python API: load a model, generate text."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -139,12 +139,9 @@ class Engine:
             notices=notices,
         )
         engine._source = _Source(header, options, new_costs())
-        try:
+        with engine._closing_on_error():
             engine._add_drafters(spec, plans, progress)
             engine._learn(plans, speculation, num_draft_tokens, max_slowdown)
-        except BaseException:
-            engine.close()
-            raise
         return engine
 
     def sharing(
@@ -172,13 +169,19 @@ class Engine:
         notices = [plan.choice.notice for plan in plans if plan.choice is not None and plan.choice.notice]
         engine = Engine(self.target, template=self.template, defaults=self.defaults, notices=notices)
         engine._owns_target, engine._pool, engine._source = False, self._pool, source
-        try:
+        with engine._closing_on_error():
             engine._add_drafters(spec, plans, progress)
             engine._learn(plans, speculation, num_draft_tokens, max_slowdown)
-        except BaseException:
-            engine.close()
-            raise
         return engine
+
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        """Half an engine gives back what it has."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def _add_drafters(
         self, spec: str | list[Drafter], plans: Several[DraftPlan], progress: LoadProgress | None

@@ -228,7 +228,7 @@ class AdaptivePolicy:
             if grown:
                 self._learn_step(index, rows, seconds)
             if len(grown) < len(which):
-                self._mute(index, [i for i in which if i not in grown])
+                self._mute(index, [i for i in which if not self._proposals[i][index].reached])
             share = self._step_seconds(index, len(grown)) / max(len(grown), 1)
             which = [i for i in grown if self._goes_on(i, index, levels, share)]
             rows = len(which)
@@ -260,7 +260,7 @@ class AdaptivePolicy:
         return which, rows
 
     def _mute(self, index: int, which: Sequence[int]) -> None:
-        """It had nothing to add: do not ask for these sequences again for a while."""
+        """It had nothing at all to propose: do not ask for these sequences again for a while."""
         for i in which:
             self._muted[index, self._sequences[i].id] = self.ledger.rounds + SLEEP
 
@@ -336,8 +336,7 @@ class AdaptivePolicy:
 
     def _price_of_trying(self, index: int, sequence: SequenceView) -> float:
         """About what a step and the verification of one node take."""
-        table = self.steps[index]
-        return self._rule.extra(1) + (0.0 if table is None else table.seconds(self.drafters[index].lag(sequence)))
+        return self._rule.extra(1) + self._step_seconds(index, self.drafters[index].lag(sequence))
 
     def _amortised(self, sequence: SequenceView, seconds: float) -> float:
         """A round's share of the time in which a model reads what it lacks: that is paid once and serves all to come.

@@ -14,8 +14,6 @@ PRIOR = 0.7
 """P(right) of a level of which nothing is known yet."""
 DEPTHS = 8
 """Levels of a draft whose acceptance is learned apart; deeper ones count as the last of these."""
-
-
 _CHAIN = list(range(ROOT, 256))
 """Parents of the nodes of a chain."""
 

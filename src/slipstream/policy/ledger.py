@@ -5,7 +5,7 @@ class Ledger:
     """Sums over rounds; times in seconds, plain ones from measured costs."""
 
     def __init__(self) -> None:
-        self.rounds = self.speculated = self.nodes = self.tokens = self.steps = 0
+        self.rounds = self.speculated = self.nodes = self.tokens = 0
         self.actual = self.plain = 0.0
         self._recent_actual = self._recent_plain = 0.0
 

@@ -4,8 +4,6 @@ SHORTEST, LONGEST = 16, 512
 """Rounds between two tries."""
 BURST, LONGEST_BURST = 3, 12
 """Rounds of one try: what the drafter has missed meanwhile is read once for all of them. More while it does well."""
-
-
 SHARE = 0.01
 """Of plain decoding's time that tries may take."""
 
