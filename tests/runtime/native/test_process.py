@@ -207,7 +207,7 @@ REENTRANT = """
     sessions = [model.open_session() for model in models]
     caught = []
 
-    def handler(*_):
+    def handler(*_):  # once per forward: a second signal here would come between the two refusals
         for model, session in zip(models, sessions):  # the one that is running, and one that shares its threads
             try:
                 model.forward([Segment(session, [1])])
@@ -215,11 +215,10 @@ REENTRANT = """
                 caught.append(str(error))
 
     signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
     while not caught:  # a forward looks for signals every 50 ms, and this one takes longer
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
         models[0].forward([Segment(sessions[0], [1] * 8000)])
     assert caught[:2] == ["a forward of this model is running", "a forward is running on this thread"], caught
-    signal.setitimer(signal.ITIMER_REAL, 0)
     models[1].forward([Segment(sessions[1], [1])])
     print("done")
 """
