@@ -30,11 +30,10 @@ NEAR = 0.1
 
 
 def configurations(plain: Engine, draft: Path) -> dict[str, Engine]:
-    """Plain decoding and everything that is predicted."""
+    """Plain decoding and everything that is predicted; a draft model for each, which reads its prompts itself."""
     engines = {PLAIN: plain, "auto": plain.sharing(draft=draft)}
-    drafter = engines["auto"].drafters[0]
     for length in LENGTHS:
-        engines[f"n={length}"] = plain.sharing(draft=drafter, speculation="on", num_draft_tokens=length)
+        engines[f"n={length}"] = plain.sharing(draft=draft, speculation="on", num_draft_tokens=length)
     return engines
 
 
@@ -66,7 +65,8 @@ def compare(
             rows.append(row)
             mark = "" if row["near"] else "  differs"
             print(f"{runtime:9} {name:5} measured {measured}, predicted {guess:.2f}x{mark}", flush=True)
-        engines["auto"].close()
+        for name in reversed(list(engines)):
+            engines[name].close()
     return rows
 
 

@@ -6,9 +6,10 @@ import pytest
 from slipstream.core.protocols import Drafter, SequenceView, Step
 from slipstream.draft import SuffixDrafter
 from slipstream.draft.base import BaseDrafter
+from slipstream.measure.alternation import Alternation
 from slipstream.measure.prediction import Evidence, Machine, costs_of, predict
 from slipstream.measure.records import Round
-from slipstream.measure.simulated import Costs, SimulatedTime, decode_again
+from slipstream.measure.simulated import Costs, SimulatedTime, StepCosts, decode_again
 from slipstream.measure.tracing import Level, Trace
 from slipstream.policy import CostTable, FixedLength
 
@@ -17,6 +18,8 @@ ROW, STEP, CHOICE, REST = 0.010, 0.002, 0.0005, 0.0002
 PROMPT = [1, 2, 3, 4]
 VERIFY = {1: ROW, 2: 1.1 * ROW, 4: 1.3 * ROW, 8: 1.7 * ROW, 9: 2.8 * ROW, 32: 6 * ROW}
 DRAFT = {1: STEP, 2: 1.5 * STEP, 8: 3 * STEP}
+ALTERNATION = Alternation(ROW, 1.4 * ROW, 0.0, STEP)
+"""Nothing takes longer than by itself."""
 
 
 class Named(BaseDrafter):
@@ -56,7 +59,9 @@ def plain_rounds(count: int = 20) -> list[Round]:
 
 def evidence(acceptance: float, name: str = "p", kind: str = "chat", ranks: int = 1, seed: int = 0) -> Evidence:
     tokens = answer(seed=seed)
-    return Evidence(name, kind, PROMPT, tokens, plain_rounds(), [traced(tokens, acceptance, seed, ranks=ranks)])
+    return Evidence(
+        name, kind, PROMPT, tokens, plain_rounds(), [traced(tokens, acceptance, seed, ranks=ranks)], [ALTERNATION]
+    )
 
 
 def by_hand(right: Sequence[bool], length: int) -> float:
@@ -115,17 +120,17 @@ def test_only_the_shape_of_curves_matters_not_the_speed_at_which_they_were_measu
 
 def test_a_drafter_without_a_model_drafts_itself() -> None:
     tokens = [*range(5, 60), *range(5, 60), *range(5, 60)]
-    one = Evidence("p", "edit", PROMPT, tokens, plain_rounds(), [None])
+    one = Evidence("p", "edit", PROMPT, tokens, plain_rounds(), [None], [None])
     prediction = predict([one], machine(SuffixDrafter()))
     assert prediction.by_length()[8] > prediction.by_length()[2] > 1
     assert prediction.auto["p"] > 1.5
-    other = Evidence("p", "chat", PROMPT, answer(), plain_rounds(), [None])
+    other = Evidence("p", "chat", PROMPT, answer(), plain_rounds(), [None], [None])
     assert predict([other], machine(SuffixDrafter())).auto["p"] == pytest.approx(1, abs=0.05)
 
 
 def test_an_answer_ends_where_it_ended_whatever_is_drafted() -> None:
     tokens = answer(7)
-    costs = Costs(lambda rows: ROW, [lambda rows: STEP], 0.0, 0.0)
+    costs = Costs(lambda rows: ROW, [StepCosts(STEP, 0.0, lambda rows: STEP)], 0.0, 0.0)
     time = SimulatedTime()
     shape = {"vocabulary": 1000, "trees": False}
     seconds = decode_again(
@@ -162,9 +167,9 @@ def test_what_was_missed_and_what_was_refused_is_read_again() -> None:
         read.append(rows)
         return STEP
 
-    costs = Costs(lambda rows: ROW, [step], 0.0, 0.0)
+    costs = Costs(lambda rows: ROW, [StepCosts(STEP, 0.0, step)], 0.0, 0.0)
     traced_wrong = [traced(tokens, 0.0)]
     time = SimulatedTime()
     decode_again(PROMPT, tokens, [Named()], traced_wrong, costs, EveryThird(4), time, vocabulary=1000, trees=False)
-    # the prompt was read; of three tokens that were committed since the last draft none was
-    assert read == [1, 1, 1, 1, 3, 1, 1]
+    # the first step reads the prompt; of three tokens that were committed since the last draft none was read
+    assert read == [1, 1, 1, 3, 1, 1]

@@ -62,7 +62,7 @@ def test_siblings_are_ranked_and_different() -> None:
     traced = trace(drafter, [1, 2], [3, 4, 5], sampler, siblings=3)
     assert traced is not None
     assert [len(set(level.tokens)) for level in traced.levels] == [3, 3, 3]
-    assert traced.step_seconds > 0
+    assert traced.reading > 0
 
 
 def test_it_can_be_stopped_and_leaves_nothing_open() -> None:

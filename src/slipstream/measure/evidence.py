@@ -1,4 +1,4 @@
-"""What predictions are made from: plain answers, and what drafters propose for them."""
+"""What predictions are made from: plain answers, what drafters propose for them, and what that takes."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -7,6 +7,7 @@ from slipstream.core.sampling import Sampler
 from slipstream.engine import Completion, Engine, GenerationOptions
 from slipstream.engine.options import sampling_params
 from slipstream.errors import UsageError
+from slipstream.measure.alternation import Alternation, alternate
 from slipstream.measure.contestants import PROMPT_ERRORS
 from slipstream.measure.looping import LOOPING, repeated_share
 from slipstream.measure.prediction import Evidence, Machine, Prediction, predict
@@ -44,11 +45,16 @@ def gather(
     rounds = [Round.of(record) for record in completion.rounds]
     found = {}
     for name, several in drafters.items():
-        traces = [_trace(plain, drafter, completion, options, should_stop) for drafter in several]
-        if should_stop():
-            return {}
+        traces: list[Trace | None] = []
+        alternations: list[Alternation | None] = []
+        for drafter in several:
+            traces.append(_trace(plain, drafter, completion, options, should_stop))
+            if should_stop():
+                return {}
+            known = None if drafter.free else alternate(plain, drafter, completion.prompt_tokens, options)
+            alternations.append(known)
         ids = completion.prompt_tokens, completion.tokens
-        found[name] = Evidence(prompt.id, prompt.kind, *ids, rounds, traces)
+        found[name] = Evidence(prompt.id, prompt.kind, *ids, rounds, traces, alternations)
     return found
 
 

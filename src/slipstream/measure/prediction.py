@@ -1,9 +1,10 @@
 """How fast a drafter should be, from measured costs and acceptance alone: to hold measurements against.
 
-Costs are forwards of target and draft model timed by themselves (`policy.profile`), moved to the speed that plain
-rounds and draft steps had on the prompt in question. Acceptance is what the draft model proposes for the tokens of a
-plain answer (`measure.tracing`). From both the answer's time is simulated (`measure.simulated`), with the policy that
-is to be judged and with drafts of fixed lengths. Nothing that was decoded with drafts takes part.
+Costs are forwards of target and draft model timed by themselves (`policy.profile`), moved to the speed that they have
+where they alternate (`measure.alternation`) and that plain rounds had on the prompt in question. Acceptance is what the
+draft model proposes for the tokens of a plain answer (`measure.tracing`). From both the answer's time is simulated
+(`measure.simulated`), with the policy that is to be judged and with drafts of fixed lengths. What was accepted of a
+draft takes no part.
 """
 
 import math
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from slipstream.core.protocols import Drafter, Policy
+from slipstream.measure.alternation import LENGTH, Alternation
 from slipstream.measure.records import Round
-from slipstream.measure.simulated import Costs, Curve, SimulatedTime, decode_again
+from slipstream.measure.simulated import Costs, Curve, SimulatedTime, StepCosts, decode_again
 from slipstream.measure.tracing import Trace, usual
 from slipstream.policy import DEFAULT_MAX_SLOWDOWN, AdaptivePolicy, CostTable, ExcessBank, FixedLength
 from slipstream.policy.adaptive import DEFAULT_MOST_DRAFTED
@@ -29,6 +31,7 @@ class Evidence:
     prompt, answer: token ids; the answer is plain decoding's
     rounds:         of that answer
     traces:         one for each drafter, None for those that are free
+    alternations:   the same, None also where no round could be played with the drafter
     """
 
     name: str
@@ -37,6 +40,7 @@ class Evidence:
     answer: Sequence[int]
     rounds: Sequence[Round]
     traces: Sequence[Trace | None]
+    alternations: Sequence[Alternation | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +98,16 @@ def predict(evidence: Sequence[Evidence], machine: Machine) -> Prediction:
 def costs_of(evidence: Evidence, machine: Machine) -> Costs:
     """Costs in the rounds of one prompt."""
     rounds = evidence.rounds
-    verify = _moved(machine.target.seconds, usual([one.verify for one in rounds]))
+    plain = usual([one.verify for one in rounds])
+    forward = _moved(machine.target.seconds, plain)
+    known = [one for one in evidence.alternations if one is not None]
+    slower = fmean([one.verify / one.plain for one in known]) * plain / forward(LENGTH + 1) if known else 1.0
     drafts = [
-        None if table is None or trace is None else _moved(table.seconds, trace.step_seconds)
-        for table, trace in zip(machine.drafts, evidence.traces, strict=True)
+        None if table is None or trace is None else _steps(table.seconds, trace, alternation, plain)
+        for table, trace, alternation in zip(machine.drafts, evidence.traces, evidence.alternations, strict=True)
     ]
     return Costs(
-        verify=verify,
+        verify=lambda rows: forward(rows) * (slower if rows > 1 else 1.0),
         drafts=drafts,
         token=usual([one.sample for one in rounds]),
         round_=usual([one.draft + one.other for one in rounds]),
@@ -137,6 +144,15 @@ def _adaptive(machine: Machine, time: SimulatedTime) -> AdaptivePolicy:
         most=DEFAULT_MOST_DRAFTED if machine.most is None else machine.most,
         timer=time,
     )
+
+
+def _steps(table: Curve, trace: Trace, alternation: Alternation | None, plain: float) -> StepCosts:
+    """Of a drafter, where a plain forward takes so long."""
+    if alternation is None:
+        return StepCosts(trace.reading, 0.0, table)
+    speed = plain / alternation.plain
+    rows = _moved(table, speed * alternation.rest)
+    return StepCosts(trace.reading, max(speed * alternation.first - rows(2), 0.0), rows)  # a first step reads two
 
 
 def _moved(curve: Curve, one_row: float) -> Curve:

@@ -4,7 +4,7 @@ that says what it said before and drafters that propose what was traced. Forward
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -21,18 +21,31 @@ Curve = Callable[[int], float]
 NO_ROW: Logits = np.zeros(0, np.float32)
 
 
+class StepCosts(NamedTuple):
+    """Seconds of a drafter's steps.
+
+    reading: of the first step of an answer, which reads the prompt
+    begin:   what the first step of a draft takes longer than the others
+    rows:    of a step by the tokens that it reads
+    """
+
+    reading: float
+    begin: float
+    rows: Curve
+
+
 @dataclass(frozen=True, slots=True)
 class Costs:
     """Seconds in the rounds of one answer.
 
     verify: of the target's forward, by rows
-    drafts: of a step of each drafter, by the tokens that it reads; None for free drafters
+    drafts: of each drafter's steps; None for free drafters
     token:  of choosing one token
     round_: of what a round takes besides
     """
 
     verify: Curve
-    drafts: Sequence[Curve | None]
+    drafts: Sequence[StepCosts | None]
     token: float
     round_: float
 
@@ -74,8 +87,8 @@ def decode_again(
     trees:    whether the target takes them
     """
     players = [
-        one if trace is None else _TracedDrafter(one.name, trace, len(prompt), curve, time)
-        for one, trace, curve in zip(drafters, traces, costs.drafts, strict=True)
+        one if trace is None else _TracedDrafter(one.name, trace, len(prompt), steps, time)
+        for one, trace, steps in zip(drafters, traces, costs.drafts, strict=True)
     ]
     target = _KnownTarget(costs, time, vocabulary, trees)
     told = sequence.Sequence(prompt, cast(Any, _Told(prompt, answer)), cast(Any, _Until(len(answer))))
@@ -160,18 +173,18 @@ class _Until:
 class _TracedDrafter(BaseDrafter):
     """Proposes what was traced. Below a wrong token it goes on with what belongs there otherwise: nobody descends."""
 
-    def __init__(self, name: str, trace: Trace, start: int, curve: Curve | None, time: SimulatedTime) -> None:
+    def __init__(self, name: str, trace: Trace, start: int, costs: StepCosts | None, time: SimulatedTime) -> None:
         self.name = name
-        self._trace, self._start, self._curve, self._time = trace, start, curve, time
-        self._read = start  # the prompt was read before the first round
+        self._trace, self._start, self._costs, self._time = trace, start, costs, time
+        self._read = 0
 
     def lag(self, sequence: SequenceView) -> int:
         return max(len(sequence.tokens) - self._read, 1)
 
     def extend(self, frontier: Sequence[Growth]) -> None:
         [growth] = frontier
-        if self._curve is not None:
-            self._time.spend(self._curve(1 if growth.draft.tokens else self.lag(growth.sequence)))
+        if self._costs is not None:
+            self._time.spend(self._seconds(self._costs, growth))
         draft, parent = growth.draft, growth.draft.tip
         depth = len(draft.path(parent))
         place = len(growth.sequence.tokens) - self._start + depth
@@ -186,8 +199,16 @@ class _TracedDrafter(BaseDrafter):
             else:
                 draft.add(token, parent, source=self.name, estimate=estimate, bucket=bucket)
 
+    def _seconds(self, costs: StepCosts, growth: Growth) -> float:
+        """Of the step that comes."""
+        if growth.draft.tokens:
+            return costs.rows(1)
+        if not self._read:
+            return costs.reading
+        return costs.begin + costs.rows(self.lag(growth.sequence))
+
     def end(self, sequence: SequenceView) -> None:
-        self._read = self._start
+        self._read = 0
 
     def observe(self, sequence: SequenceView, *rest: object) -> None:
         """What was drafted and refused has to be read again."""

@@ -24,10 +24,10 @@ class Level(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """Candidates for each token of an answer, and seconds of a step that reads one token."""
+    """Candidates for each token of an answer, and seconds of the first step, which reads the prompt."""
 
     levels: Sequence[Level]
-    step_seconds: float
+    reading: float
 
 
 def trace(
@@ -45,7 +45,7 @@ def trace(
     siblings: candidates for each token
     """
     text = _Text(prompt, sampler, siblings)
-    levels, seconds = [], []
+    levels, reading = [], 0.0
     drafter.begin(text, 0)
     try:
         for token in answer:
@@ -54,13 +54,13 @@ def trace(
             draft = Draft()
             started = perf_counter()
             drafter.extend([Growth(text, draft, siblings, siblings)])
-            seconds.append(perf_counter() - started)
+            reading = reading or perf_counter() - started
             levels.append(Level(draft.tokens, draft.buckets, draft.estimates))
             sampler.accept(token)
             text.tokens.append(token)
     finally:
         drafter.end(text)
-    return Trace(levels, usual(seconds[1:] or seconds))  # the first step reads the prompt
+    return Trace(levels, reading)
 
 
 def usual(seconds: Sequence[float]) -> float:
