@@ -19,9 +19,11 @@ from slipstream.core.protocols import Growth, SequenceView
 from slipstream.draft import BaseDrafter
 from slipstream.policy import AdaptivePolicy, CostTable
 
-FLAT = {1: 0.030, 4: 0.036, 8: 0.045, 16: 0.080, 32: 0.150}
-BROAD = {1: 0.030, 64: 0.050}
-STEP = {1: 0.003, 32: 0.015}
+ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 32)
+"""Rows that `policy.profile` measures."""
+FLAT = {rows: 0.027 + 0.0023 * rows + 0.0015 * max(rows - 8, 0) for rows in ROWS}
+BROAD = {rows: 0.030 + 0.0003 * rows for rows in ROWS}
+STEP = {rows: 0.003 + 0.0004 * rows for rows in ROWS}
 
 
 class Proposer(BaseDrafter):

@@ -143,6 +143,7 @@ class AdaptivePolicy:
         self._limits: list[int] = []
         self._verified: list[int] = []
         self._nodes = 0
+        self._noted: dict[tuple[int, int], tuple[float, int]] = {}
         self._spent = self._best_rate = 0.0
         self._rule = Rule(target, 1, 1 / target.seconds(1), 0.0)
 
@@ -174,6 +175,7 @@ class AdaptivePolicy:
             [_Proposal(form(drafter.name, sequence.id)) for drafter in drafters] for sequence in sequences
         ]
         self._spent = self._best_rate = 0.0
+        self._noted = {}
         if self.costs.at(max([len(sequence.tokens) for sequence in sequences])):
             self._plain_known = self.costs.seconds(1)
         rate = self._tokens / self._time if self._time > 0 else 0.0
@@ -226,7 +228,7 @@ class AdaptivePolicy:
             self._spent += seconds
             grown = self._rate(index, which)
             if grown:
-                self._learn_step(index, rows, seconds)
+                self._note_step(index, rows, seconds)
             if len(grown) < len(which):
                 self._mute(index, [i for i in which if not self._proposals[i][index].reached])
             share = self._step_seconds(index, len(grown)) / max(len(grown), 1)
@@ -264,12 +266,19 @@ class AdaptivePolicy:
         for i in which:
             self._muted[index, self._sequences[i].id] = self.ledger.rounds + SLEEP
 
-    def _learn_step(self, index: int, rows: int, seconds: float) -> None:
-        table = self.steps[index]
-        if table is None:
+    def _note_step(self, index: int, rows: int, seconds: float) -> None:
+        """Steps of a round that read as many rows are learned from together, when it is over."""
+        if self.steps[index] is None:
             self.steps[index] = CostTable({1: max(seconds / rows, 1e-9)})
-        else:
-            table.learn(rows, seconds)
+            return
+        noted = self._noted.get((index, rows))
+        self._noted[index, rows] = (seconds, 1) if noted is None else (noted[0] + seconds, noted[1] + 1)
+
+    def _learn_steps(self) -> None:
+        for (index, rows), (seconds, count) in self._noted.items():
+            table = self.steps[index]
+            assert table is not None, "its first step made it"
+            table.learn(rows, seconds / count)
 
     def _assigned(self) -> dict[int, list[int]]:
         """Which drafter with a price drafts for which sequences."""
@@ -432,6 +441,7 @@ class AdaptivePolicy:
         started = self._timer()
         count, tokens = len(committed), sum(map(len, committed))
         expected = self.costs.learn(count + self._nodes, seconds["verify"])
+        self._learn_steps()
         self._learn_overhead(tokens, seconds)
         plain = self._plain_time(count) / count * tokens
         if (unconfirmed := self.costs.seconds(1) / (DRIFT * self._plain_known)) > 1:
