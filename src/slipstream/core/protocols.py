@@ -262,17 +262,21 @@ class Policy(Protocol):
     A round calls `draft`, `choose` and `observe` once each, in this order.
     """
 
-    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter]) -> Iterator[Step]:
+    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter], beside: int = 0) -> Iterator[Step]:
         """The draft steps of a round, each yielded when it is to be taken; the caller takes it and asks for the next.
 
         The time from one to the next is the step's.
+        beside: rows of other sequences' prompts that the round's forward reads as well
         """
 
     def choose(self) -> Sequence[Draft]:
         """What is verified, one draft for each sequence."""
 
-    def observe(self, committed: Sequence[Sequence[int]], seconds: Mapping[str, float]) -> None:
-        """What the round came to: committed tokens of each sequence, and where its time went by phase."""
+    def observe(self, committed: Sequence[Sequence[int]], seconds: Mapping[str, float]) -> float | None:
+        """What the round came to: committed tokens of each sequence, and where its time went by phase.
+
+        Returns the seconds that plain decoding would have taken for the same tokens, None if that is not known.
+        """
 
     def end(self, sequence: SequenceView) -> None:
         """A sequence is over; a policy may forget it."""

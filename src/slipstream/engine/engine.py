@@ -14,6 +14,7 @@ from slipstream.core.params import SamplingParams, check_number, check_whole
 from slipstream.core.pool import SessionPool
 from slipstream.core.protocols import Drafter, Model, Policy
 from slipstream.core.sampling import Sampler
+from slipstream.engine.batch import Batch, Generation
 from slipstream.engine.completion import Completion
 from slipstream.engine.learning import Costs, adaptive_policy, new_costs
 from slipstream.engine.loading import (
@@ -28,7 +29,7 @@ from slipstream.engine.loading import (
 )
 from slipstream.engine.options import GenerationOptions, Message, Prompt, sampling_params
 from slipstream.engine.sequence import Sequence
-from slipstream.engine.stream import Batch, Generation, Stream
+from slipstream.engine.stream import Stream
 from slipstream.engine.text import TextStream
 from slipstream.errors import ChatTemplateError, ContextLimitError, RuntimeUnavailableError, UsageError
 from slipstream.models import ChatTemplate, GgufHeader, read_model_header, resolve
@@ -268,8 +269,7 @@ class Engine:
         batch, generations = self._begin(prompts, options)
         try:
             for generation in generations:
-                for _ in batch.prefill(generation):
-                    pass
+                batch.add(generation)
             while not batch.finished:
                 batch.play_round()
         finally:
@@ -341,7 +341,10 @@ class Engine:
         sampler = Sampler(params, self.target.vocabulary.size, prompt)
         logprobs = options.get("logprobs", True)
         completion = Completion(prompt, seed=params.seed, drafter=self.drafter_name, logprobs=[] if logprobs else None)
-        sequence = Sequence(prompt, sampler, text, logprobs=logprobs)
+        most = options.get("num_draft_tokens")
+        if most is not None:
+            check_whole("num_draft_tokens", most, 0, MOST_DRAFT_TOKENS)
+        sequence = Sequence(prompt, sampler, text, logprobs=logprobs, num_draft_tokens=most)
         completion.statistics = sequence.statistics
         return Generation(sequence, completion)
 
