@@ -31,8 +31,10 @@ class Generation:
         return reused
 
     def has_read(self) -> None:
-        """Book a slice of the prompt."""
+        """Book a slice of the prompt; what has been read may serve other prompts from now on."""
         self.completion.timings.prompt_seconds = perf_counter() - self._placed_at
+        slot, tokens = self.sequence.placed, self.sequence.tokens
+        slot.tokens += tokens[len(slot.tokens) : slot.session.length]
 
     def take(self, verdict: Verdict, seconds: float) -> list[Token]:
         """Book what a round decided; returns its tokens."""
