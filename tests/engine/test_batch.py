@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slipstream.draft import ModelDrafter, SuffixDrafter
 from slipstream.engine import Engine
-from slipstream.engine.batch import Batch, Generation
+from slipstream.engine.batch import Generation
 from slipstream.errors import RuntimeUnavailableError
 from slipstream.policy import AdaptivePolicy, CostTable, FixedLength
 from tests.fakes import FakeModel
@@ -25,12 +25,7 @@ def engine(policy: str = "fixed", sessions: int = 3, **model: Any) -> Engine:
 
 
 def begun(engine: Engine, prompt: str, **options: Any) -> Generation:
-    _, [generation] = engine._begin([prompt], {"max_tokens": 30, "temperature": 0.8, **options})
-    return generation
-
-
-def batch_of(engine: Engine) -> Batch:
-    return Batch(engine.target, engine._pool, engine.drafters, engine.policy)
+    return engine.prepare(prompt, **{"max_tokens": 30, "temperature": 0.8, **options})
 
 
 arrivals = st.lists(
@@ -46,7 +41,7 @@ def test_texts_do_not_depend_on_the_company(
     arrivals: list[tuple[int, int, int, int | None]], slice_rows: int, policy: str, cancelled: int
 ) -> None:
     with engine(policy) as shared, engine() as alone:
-        batch = batch_of(shared)
+        batch = shared.batch()
         waiting = [
             (pause, begun(shared, PROMPTS[prompt], seed=seed, num_draft_tokens=most))
             for prompt, seed, pause, most in arrivals
@@ -80,7 +75,7 @@ def test_texts_do_not_depend_on_the_company(
 @pytest.mark.parametrize("slice_rows", [0, 5])
 def test_a_long_prompt_comes_in_beside_the_tokens_of_others(slice_rows: int) -> None:
     with engine() as one:
-        batch, second = batch_of(one), begun(one, PROMPTS[1], seed=2)
+        batch, second = one.batch(), begun(one, PROMPTS[1], seed=2)
         first = begun(one, "a", seed=1, max_tokens=100, logit_bias={256: -100.0})
         batch.add(first)
         batch.play_round()
@@ -100,7 +95,7 @@ def test_a_long_prompt_comes_in_beside_the_tokens_of_others(slice_rows: int) -> 
 
 def test_there_are_never_more_rows_than_a_forward_takes() -> None:
     with engine(sessions=6) as one:
-        batch = batch_of(one)
+        batch = one.batch()
         for number in range(6):  # 6 * (1 + 3) rows, and 16 are taken
             batch.add(begun(one, "abcabcabc", seed=number))
         while not batch.finished:
@@ -110,7 +105,7 @@ def test_there_are_never_more_rows_than_a_forward_takes() -> None:
 
 def test_without_a_session_left_nothing_is_begun() -> None:
     with engine(sessions=1) as one:
-        batch = batch_of(one)
+        batch = one.batch()
         batch.add(begun(one, "a"))
         with pytest.raises(RuntimeUnavailableError):
             batch.add(begun(one, "b"))

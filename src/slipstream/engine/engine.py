@@ -10,6 +10,7 @@ from typing import Literal, Unpack, cast, get_args
 
 import numpy as np
 
+from slipstream.core.noise import Noise
 from slipstream.core.params import SamplingParams, check_number, check_whole
 from slipstream.core.pool import SessionPool
 from slipstream.core.protocols import Drafter, Model, Policy
@@ -250,8 +251,8 @@ class Engine:
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
         """Generate token by token: iterate over the result. Options as in `GenerationOptions`."""
-        batch, [generation] = self._begin([prompt], options)
-        return Stream(batch, generation)
+        generation = self.prepare(prompt, **options)
+        return Stream(self.batch(), generation)
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Completion:
         """Generate to the end. Options as in `GenerationOptions`."""
@@ -266,7 +267,9 @@ class Engine:
         Needs `ModelOptions(max_sequences=...)` of at least their number. Each text is what `generate` gives
         for the same seed; on a runtime whose rows are not bit-exact, up to near-ties (docs/llamacpp.md).
         """
-        batch, generations = self._begin(prompts, options)
+        seeded: GenerationOptions = {**options, "seed": sampling_params(self.defaults, options).seeded().seed}
+        generations = [self.prepare(prompt, **seeded) for prompt in prompts]
+        batch = self.batch()
         try:
             for generation in generations:
                 batch.add(generation)
@@ -322,15 +325,25 @@ class Engine:
         if self._closed:
             raise RuntimeUnavailableError("This engine has been closed; load it again.")
 
-    def _begin(self, prompts: Several[Prompt], options: GenerationOptions) -> tuple[Batch, list[Generation]]:
-        """Check everything a caller can get wrong before anything is computed."""
+    def batch(self) -> Batch:
+        """An empty batch, for generations that `prepare` made."""
         self._require_open()
-        params = sampling_params(self.defaults, options).seeded()
-        think = options.get("think")
-        generations = [self._generation(self.tokenize(prompt, think=think), params, options) for prompt in prompts]
-        return Batch(self.target, self._pool, self.drafters, self.policy), generations
+        return Batch(self.target, self._pool, self.drafters, self.policy)
 
-    def _generation(self, prompt: list[int], params: SamplingParams, options: GenerationOptions) -> Generation:
+    def prepare(self, prompt: Prompt, *, choice: int = 0, **options: Unpack[GenerationOptions]) -> Generation:
+        """A generation that has not begun: everything that a caller can get wrong is checked, nothing is computed.
+
+        choice: which of several answers to one prompt; each has noise of its own from the same seed
+
+        Unlike all else it may be called from any thread.
+        """
+        params = sampling_params(self.defaults, options).seeded()
+        ids = self.tokenize(prompt, think=options.get("think"))
+        return self._generation(ids, params, options, choice)
+
+    def _generation(
+        self, prompt: list[int], params: SamplingParams, options: GenerationOptions, choice: int
+    ) -> Generation:
         self._check_prompt(prompt)
         assert params.seed is not None
         room = self.target.context_length - len(prompt)
@@ -338,7 +351,7 @@ class Engine:
         if asked is not None:
             check_whole("max_tokens", asked, 1, 2**31)
         text = TextStream(self.target.vocabulary, _strings(options.get("stop")), min(asked or room, room))
-        sampler = Sampler(params, self.target.vocabulary.size, prompt)
+        sampler = Sampler(params, self.target.vocabulary.size, prompt, Noise(params.seed, choice))
         logprobs = options.get("logprobs", True)
         completion = Completion(prompt, seed=params.seed, drafter=self.drafter_name, logprobs=[] if logprobs else None)
         most = options.get("num_draft_tokens")

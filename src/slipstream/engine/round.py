@@ -14,7 +14,7 @@ from slipstream.core.stats import Clock, RoundRecord
 from slipstream.core.tree import Draft
 from slipstream.core.verify import Verdict, walk
 from slipstream.engine.sequence import Sequence
-from slipstream.errors import UsageError
+from slipstream.errors import SlipstreamError, UsageError
 
 
 def play_round(
@@ -44,10 +44,9 @@ def play_round(
     clock.lap("draft")
     rows = _read(target, reading, [_segment(s, draft) for s, draft in zip(sequences, drafts, strict=True)])
     clock.lap("verify")
-    verdicts = [
-        walk(draft, row, s.sampler, s.text, len(s.tokens), logprobs=s.logprobs)
-        for s, draft, row in zip(sequences, drafts, rows, strict=True)
-    ]
+    verdicts = [_walk(s, draft, row) for s, draft, row in zip(sequences, drafts, rows, strict=True)]
+    if all(sequence.failure for sequence in sequences):
+        raise next(sequence.failure for sequence in sequences if sequence.failure)
     clock.lap("sample")
     for s, draft, verdict, row in zip(sequences, drafts, verdicts, rows, strict=True):
         s.placed.session.commit([0, *(node + 1 for node in verdict.kv_path)])
@@ -58,6 +57,14 @@ def play_round(
     plain = policy.observe([verdict.tokens for verdict in verdicts], clock.seconds)
     _count(sequences, drafts, verdicts, steps, clock, plain)
     return verdicts
+
+
+def _walk(sequence: Sequence, draft: Draft, rows: Rows) -> Verdict:
+    """What one sequence's draft comes to; what goes wrong in it ends this sequence and no other."""
+    try:
+        return walk(draft, rows, sequence.sampler, sequence.text, len(sequence.tokens), logprobs=sequence.logprobs)
+    except SlipstreamError as error:
+        return sequence.fail(error)
 
 
 def _read(target: Model, reading: Several[Segment], decoding: Several[Segment] = ()) -> Several[Rows]:

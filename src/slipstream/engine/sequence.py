@@ -8,6 +8,7 @@ from slipstream.core.sampling import Sampler
 from slipstream.core.stats import Statistics
 from slipstream.core.verify import Verdict
 from slipstream.engine.text import TextStream
+from slipstream.errors import SlipstreamError
 
 _ids = count()
 
@@ -17,6 +18,7 @@ class Sequence:
 
     tokens: all committed ids, prompt included; the last one is pending. The target's KV cache holds every
     committed token but the last.
+    failure: what went wrong with it, where others in the batch go on; the reason is then "error"
     num_draft_tokens: most draft tokens of a round, None for as many as the policy likes
     """
 
@@ -37,6 +39,7 @@ class Sequence:
         self.logprobs = logprobs
         self.num_draft_tokens = num_draft_tokens
         self.finish_reason: str | None = None
+        self.failure: SlipstreamError | None = None
         self.statistics = Statistics()
         self.slot: Slot | None = None
 
@@ -69,6 +72,11 @@ class Sequence:
         """Most draft tokens that can be of use (one committed token is always the target's own) and are allowed."""
         useful = self.text.tokens_left - 1
         return useful if self.num_draft_tokens is None else min(useful, self.num_draft_tokens)
+
+    def fail(self, error: SlipstreamError) -> Verdict:
+        """End without a token."""
+        self.failure = error
+        return Verdict(finish_reason="error")
 
     def commit(self, verdict: Verdict) -> None:
         """Take over what a round decided."""
