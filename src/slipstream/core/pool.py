@@ -62,6 +62,11 @@ class SessionPool:
         slot.keep(len(slot.tokens))
         self._idle.append(slot)
 
+    @property
+    def held(self) -> int:
+        """Tokens in the KV caches of all sessions, shared ones counted for each."""
+        return sum([slot.session.length for slot in (*self._idle, *self._used)])
+
     def close(self) -> None:
         """Close the idle ones."""
         for slot in self._idle:

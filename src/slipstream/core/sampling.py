@@ -119,6 +119,15 @@ def log_probability(row: Logits, token: int) -> float:
     return float(row[token]) - float(largest) - float(np.log(mass))
 
 
+def log_probabilities(row: Logits, ranking: Ranking) -> list[tuple[int, float]]:
+    """Token ids and their log-probabilities under the raw logits. ranking: ids and logits of this row."""
+    ids, logits = ranking
+    if not len(ids):
+        return []
+    first = log_probability(row, int(ids[0]))
+    return [(int(token), first + float(logit) - float(logits[0])) for token, logit in zip(ids, logits, strict=True)]
+
+
 def best(row: Logits, params: SamplingParams, noise: PositionNoise, count: int, *, exact: int | None = None) -> Ranking:
     """The `count` largest of log p + G and their scores, largest first, ties by the lowest id.
 

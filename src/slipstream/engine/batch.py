@@ -49,7 +49,10 @@ class Generation:
         timings.predicted_n = len(completion.tokens)
         timings.predicted_seconds += seconds
         timings.draft_n, timings.draft_n_accepted = statistics.drafted, statistics.accepted
-        return [Token(c.text, c.token, c.logprob, c.node is not None, c.drafter) for c in verdict.commits]
+        number = statistics.rounds
+        return [
+            Token(c.text, c.token, c.logprob, c.node is not None, c.drafter, number, c.top) for c in verdict.commits
+        ]
 
 
 class Batch:
@@ -96,6 +99,11 @@ class Batch:
         for generation in reading:
             generation.has_read()
         return [(one, one.take(verdict, seconds)) for one, verdict in zip(decoding, verdicts, strict=True)]
+
+    @property
+    def held(self) -> int:
+        """Tokens in the target's KV caches, those kept for later prompts included."""
+        return self._pool.held
 
     @property
     def size(self) -> int:

@@ -1,5 +1,6 @@
 """What a generation gives: tokens while it runs, a completion at its end, and the figures of both."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ class Token(NamedTuple):
     logprob:  natural logarithm under the model's raw logits, None if `logprobs=False`
     accepted: whether a drafter had proposed it
     drafter:  which one, "" otherwise
+    round:    of its text, counted from 1
+    top:      ids and log-probabilities of the likeliest tokens in its place, as many as `top_logprobs` asked for
     """
 
     text: str
@@ -20,6 +23,8 @@ class Token(NamedTuple):
     logprob: float | None
     accepted: bool
     drafter: str
+    round: int = 0
+    top: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(slots=True)
@@ -80,6 +85,13 @@ class Completion:
         """One record for each round, in order."""
         return self.statistics.records
 
+    @property
+    def estimated_speed_up(self) -> float | None:
+        """Plain decoding's time for the same tokens over the time they took, from measured costs; None if unknown."""
+        known = [(record.plain, sum(record.seconds.values())) for record in self.rounds if record.plain is not None]
+        actual = sum(seconds for _, seconds in known)
+        return sum(plain for plain, _ in known) / actual if actual > 0 else None
+
     def speculation(self) -> dict[str, Any]:
         """The figures of speculative decoding as `--json` prints them."""
         statistics = self.statistics
@@ -90,5 +102,6 @@ class Completion:
             "mean_accepted_length": statistics.mean_accepted_length,
             "acceptance_rate": statistics.acceptance_rate,
             "accepted_per_position": statistics.accepted_per_position,
+            "estimated_speed_up": self.estimated_speed_up,
             "time_ms": {phase: statistics.seconds[phase] * 1e3 for phase in PHASES},
         }

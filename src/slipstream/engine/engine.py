@@ -41,6 +41,8 @@ from slipstream.runtime import choose
 
 DEFAULT_NUM_DRAFT_TOKENS = 4
 """Draft length where it is fixed."""
+MOST_TOP_LOGPROBS = 20
+"""As OpenAI's API has it."""
 
 Speculation = Literal["auto", "on", "off"]
 
@@ -357,7 +359,9 @@ class Engine:
         most = options.get("num_draft_tokens")
         if most is not None:
             check_whole("num_draft_tokens", most, 0, MOST_DRAFT_TOKENS)
-        sequence = Sequence(prompt, sampler, text, logprobs=logprobs, num_draft_tokens=most)
+        top = options.get("top_logprobs", 0)
+        check_whole("top_logprobs", top, 0, MOST_TOP_LOGPROBS)
+        sequence = Sequence(prompt, sampler, text, logprobs=logprobs, top_logprobs=top, num_draft_tokens=most)
         completion.statistics = sequence.statistics
         return Generation(sequence, completion)
 

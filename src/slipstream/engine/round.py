@@ -62,7 +62,15 @@ def play_round(
 def _walk(sequence: Sequence, draft: Draft, rows: Rows) -> Verdict:
     """What one sequence's draft comes to; what goes wrong in it ends this sequence and no other."""
     try:
-        return walk(draft, rows, sequence.sampler, sequence.text, len(sequence.tokens), logprobs=sequence.logprobs)
+        return walk(
+            draft,
+            rows,
+            sequence.sampler,
+            sequence.text,
+            len(sequence.tokens),
+            logprobs=sequence.logprobs,
+            top_logprobs=sequence.top_logprobs,
+        )
     except SlipstreamError as error:
         return sequence.fail(error)
 

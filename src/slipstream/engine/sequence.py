@@ -29,6 +29,7 @@ class Sequence:
         text: TextStream,
         *,
         logprobs: bool = False,
+        top_logprobs: int = 0,
         num_draft_tokens: int | None = None,
     ) -> None:
         self.id = next(_ids)
@@ -37,6 +38,7 @@ class Sequence:
         self.sampler = sampler
         self.text = text
         self.logprobs = logprobs
+        self.top_logprobs = top_logprobs
         self.num_draft_tokens = num_draft_tokens
         self.finish_reason: str | None = None
         self.failure: SlipstreamError | None = None

@@ -78,6 +78,10 @@ class Worker:
         self._active: dict[Generation, Job] = {}
         self._changed = Condition()
         self._stop_at: float | None = None
+        self.policy = engine.policy.describe()
+        """What the policy says of itself, as of the last text that ended."""
+        self.kv_usage = 0.0
+        """Tokens in the KV cache over what it holds, as of the last round."""
         self._thread = Thread(target=self._run, name="slipstream engine", daemon=True)
         self._thread.start()
 
@@ -173,6 +177,7 @@ class Worker:
             _logger.exception("A round failed.")
             self._fail_all(RuntimeUnavailableError("The engine failed; its log says why."))
             return
+        self.kv_usage = self._batch.held / (self._parallel * self.engine.target.context_length)
         records: list[RoundRecord] = []
         for generation, tokens in decoded:
             job = self._active[generation]
@@ -198,4 +203,5 @@ class Worker:
                     return
                 self._waiting.remove(job)
         self._batch.remove(job.generation)
+        self.policy = self.engine.policy.describe()
         job.on_end(error)

@@ -515,6 +515,7 @@ class AdaptivePolicy:
             "actual_seconds": self.ledger.actual,
             "bank_seconds": self.bank.balance,
             "tokens_per_second": self._tokens / self._time if self._time else None,
+            "rate": self._rule.rate,
         }
 
     def close(self) -> None:
