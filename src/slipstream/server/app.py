@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from slipstream.errors import SlipstreamError
+from slipstream.server import description
 from slipstream.server.chat import Chat
 from slipstream.server.completions import Completions
 from slipstream.server.doors import AccessLog, Doorkeeper
@@ -81,6 +82,7 @@ def _routes(service: Service, metrics: Metrics) -> list[BaseRoute]:
         "/health": utilities.health,
         "/v1/health": utilities.health,
         "/metrics": metrics.answer,
+        "/openapi.json": description.answer,
         "/props": utilities.props,
         "/v1/models": utilities.models,
         "/v1/models/{name:path}": utilities.model,

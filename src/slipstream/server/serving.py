@@ -1,8 +1,10 @@
 """The server as a process: a socket, uvicorn, and an orderly end."""
 
+import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import uvicorn
@@ -36,6 +38,17 @@ class Address(NamedTuple):
             ) from None
         listener.setblocking(False)
         return listener
+
+
+@contextmanager
+def _orderly_end() -> Iterator[None]:
+    """Uvicorn takes signals while it runs and sends them again when it is done; by then they have had their effect."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def say(text: str) -> None:
@@ -76,7 +89,8 @@ def run_server(
             port = listener.getsockname()[1]
             host = f"[{address.host}]" if ":" in address.host else address.host
             announce(f"Serving {service.name} on http://{host}:{port} (Ctrl-C ends it)")
-            server.run([listener])
+            with _orderly_end():
+                server.run([listener])
         finally:
             worker.close()
             listener.close()
