@@ -1,5 +1,7 @@
 /** An answer as it arrives: text, tokens and figures, gathered from the chunks of a stream. Knows no page. */
 
+const LEAST_TIME = 100; // milliseconds; a speed seen in less is noise
+
 /**
  * A token as the page keeps it: text, log-probability, the drafter whose guess was accepted ("" where the model chose
  * it itself), and the round it came in. `id` is there while the answer is fresh; stored answers do without.
@@ -39,7 +41,8 @@ export class Answer {
   get tokensPerSecond() {
     if (this.timings) return this.timings.predicted_per_second;
     const [first, last] = [this.arrivals[0], this.arrivals.at(-1)];
-    return first && last[0] > first[0] ? ((last[1] - first[1]) / (last[0] - first[0])) * 1000 : null;
+    const elapsed = first ? last[0] - first[0] : 0;
+    return elapsed >= LEAST_TIME ? ((last[1] - first[1]) / elapsed) * 1000 : null;
   }
 
   /** Tokens that a forward of the model yielded on average; null if unknown. */

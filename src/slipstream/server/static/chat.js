@@ -7,6 +7,7 @@ import { countByDrafter, showGauges } from "./figures.js";
 import { AnswerMessage, UserMessage } from "./message.js";
 import { announce } from "./notices.js";
 import { showLegend } from "./palette.js";
+import { newConversation } from "./store.js";
 
 const NEAR = 80; // pixels from the end within which the page follows the answer
 const TITLE_LENGTH = 60;
@@ -40,6 +41,10 @@ export class Chat {
 
   open(conversation) {
     this.stop();
+    for (const turn of conversation.turns) {
+      // Without them the page was closed in the middle of an answer.
+      if (turn.role === "assistant") turn.figures ??= { tokens: turn.tokens.length };
+    }
     this.conversation = conversation;
     this.#follow = true;
     this.#showAll();
@@ -129,19 +134,9 @@ export class Chat {
 
   #showLegend() {
     const legend = byId("legend");
-    const counts = countByDrafter(this.conversation.turns.flatMap((turn) => turn.tokens ?? []));
-    legend.hidden = !this.#asTokens || counts.size === 0;
-    showLegend(legend, counts);
+    legend.hidden = !this.#asTokens;
+    if (this.#asTokens) showLegend(legend, countByDrafter(this.conversation.turns.flatMap((turn) => turn.tokens ?? [])));
   }
-}
-
-export function newConversation() {
-  return { id: newId(), title: "", turns: [], updated: Date.now() };
-}
-
-/** `crypto.randomUUID` exists only on loopback and behind TLS. */
-export function newId() {
-  return [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /** Fills a turn with what the server sends, and calls `onProgress` before frames that can show more of it. */

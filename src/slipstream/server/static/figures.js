@@ -37,9 +37,9 @@ export function details({ figures, tokens }) {
     const reused = figures.cachedTokens ? `, ${figures.cachedTokens} of them known from before` : "";
     rows.push(["Prompt", `${figures.promptTokens} tokens${reused}`]);
   }
-  rows.push(["Tokens per round", decimals(figures.tokensPerRound, 2)]);
+  if (figures.tokensPerRound != null) rows.push(["Tokens per round", decimals(figures.tokensPerRound, 2)]);
   if (figures.acceptanceRate != null) rows.push(["Drafts accepted", `${decimals(100 * figures.acceptanceRate, 0)} %`]);
-  rows.push(["Estimated speed-up", times(figures.speedUp)]);
+  if (figures.speedUp != null) rows.push(["Estimated speed-up", times(figures.speedUp)]);
   for (const [drafter, count] of countByDrafter(tokens)) rows.push([`By ${nameOf(drafter)}`, `${count} tokens`]);
   if (figures.explanation) rows.push(["Speculation", figures.explanation]);
   return rows;

@@ -1,14 +1,14 @@
 /** Puts the page together: what the server says about itself, the two views, and what belongs to both. */
 
 import { serverFacts } from "./api.js";
-import { Chat, newConversation } from "./chat.js";
+import { Chat } from "./chat.js";
 import { button, byId, element } from "./dom.js";
 import { currentKey } from "./key.js";
 import { dismiss, notify } from "./notices.js";
 import { Parameters } from "./parameters.js";
 import { Race } from "./race.js";
 import { Sidebar } from "./sidebar.js";
-import { Store } from "./store.js";
+import { newConversation, Store } from "./store.js";
 import { hideBubble } from "./token_view.js";
 
 const EXAMPLES = [

@@ -27,7 +27,8 @@ export class UserMessage {
   }
 
   #edit() {
-    const field = element("textarea", { value: this.#text, "aria-label": "Your message", rows: 3 });
+    const rows = Math.min(this.#text.split("\n").length + 1, 12);
+    const field = element("textarea", { value: this.#text, "aria-label": "Your message", rows });
     const cancel = () => this.#show().focus();
     const form = element(
       "form",
@@ -38,7 +39,10 @@ export class UserMessage {
           if (field.value.trim()) this.#onEdit(field.value.trim());
         },
         onkeydown: (event) => {
-          if (event.key === "Escape") cancel();
+          if (event.key === "Escape") {
+            event.stopPropagation(); // it is the editing that is meant, not an answer
+            cancel();
+          }
           if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
             event.preventDefault();
             form.requestSubmit();
@@ -111,7 +115,7 @@ export class AnswerMessage {
         "div",
         { className: "actions" },
         ...(content ? [button("Copy", (event) => copyWith(event.target, content), { className: "quiet" })] : []),
-        button(error ? "Try again" : "Regenerate", this.#onRegenerate, { className: "quiet" }),
+        error ? button("Try again", this.#onRegenerate) : button("Regenerate", this.#onRegenerate, { className: "quiet" }),
       ),
     );
     this.#footer.replaceChildren(...parts);

@@ -49,6 +49,7 @@ export class Race {
     byId("lanes").replaceChildren(...this.#lanes.map((lane) => lane.element));
     byId("race-seed").textContent = `Seed ${request.seed}`;
     byId("race-legend").hidden = true;
+    byId("lanes").scrollIntoView({ block: "nearest" });
     this.#busy((signal) => this.#run(request, signal));
   }
 

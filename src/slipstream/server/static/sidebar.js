@@ -1,8 +1,8 @@
 /** The list of conversations, and the drawer that it becomes on a narrow screen. */
 
-import { newId } from "./chat.js";
 import { button, byId, element } from "./dom.js";
 import { dismiss, notify } from "./notices.js";
+import { newId } from "./store.js";
 
 const sidebar = byId("sidebar");
 const menu = byId("menu");

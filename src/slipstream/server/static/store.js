@@ -29,13 +29,13 @@ export class Store {
 
   /** [{id, title, updated}], the newest first. */
   list() {
-    const entries = this.#read(INDEX, Array.isArray, []).filter(({ id }) => this.#text(CONVERSATION + id) !== null);
+    const entries = this.#read(INDEX, Array.isArray, []).filter((entry) => this.#text(CONVERSATION + entry?.id) !== null);
     return entries.sort((one, other) => other.updated - one.updated);
   }
 
   /** The conversation with this id, or null if there is none, or none that can be read. */
   load(id) {
-    return this.#read(CONVERSATION + id, (value) => Array.isArray(value?.turns), null);
+    return this.#read(CONVERSATION + id, (value) => value?.turns?.every(isTurn), null);
   }
 
   save(conversation) {
@@ -99,4 +99,17 @@ export class Store {
       this.#told = true;
     }
   }
+}
+
+function isTurn({ role, content, tokens }) {
+  return typeof content === "string" && (role === "user" || Array.isArray(tokens));
+}
+
+export function newConversation() {
+  return { id: newId(), title: "", turns: [], updated: Date.now() };
+}
+
+/** `crypto.randomUUID` exists only on loopback and behind TLS. */
+export function newId() {
+  return [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

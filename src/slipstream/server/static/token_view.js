@@ -4,7 +4,8 @@ import { element } from "./dom.js";
 import { classOf, nameOf } from "./palette.js";
 
 const bubble = element("div", { className: "bubble", id: "token-bubble", role: "tooltip", hidden: true });
-let pointed = [];
+let explained = null; // the token beside which it is
+let pointed = []; // the tokens of its round
 
 export class TokenView {
   element = element("div", { className: "tokens", role: "list", "aria-label": "Tokens; arrow keys go through them" });
@@ -14,8 +15,8 @@ export class TokenView {
     const reach = (event) => event.target.closest(".token");
     this.element.onpointerover = (event) => this.#explain(reach(event));
     this.element.onpointerleave = hideBubble;
-    this.element.onfocusin = (event) => this.#explain(reach(event));
-    this.element.onfocusout = hideBubble;
+    this.element.addEventListener("focusin", (event) => this.#explain(reach(event)));
+    this.element.addEventListener("focusout", hideBubble);
     this.element.onclick = (event) => reach(event)?.focus({ preventScroll: true });
     this.element.onkeydown = (event) => this.#move(event);
     this.append(tokens);
@@ -62,6 +63,7 @@ export class TokenView {
     bubble.replaceChildren(...description(token, pointed.length));
     document.body.append(bubble);
     bubble.hidden = false;
+    explained = node;
     putBeside(node);
   }
 
@@ -73,6 +75,7 @@ export class TokenView {
 
 export function hideBubble() {
   bubble.hidden = true;
+  explained = null;
   for (const node of pointed) {
     node.classList.remove("pointed");
     node.removeAttribute("aria-describedby");
@@ -113,4 +116,4 @@ function putBeside(node) {
   bubble.style.top = `${top >= 8 ? top : target.bottom + 6}px`;
 }
 
-addEventListener("scroll", hideBubble, { capture: true, passive: true });
+addEventListener("scroll", () => explained && putBeside(explained), { capture: true, passive: true });
