@@ -6,7 +6,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.server.static.visit import QUESTION, Opener, Visit
+from tests.server.static.visit import ANSWER, QUESTION, Opener, Visit
 
 
 def test_conversations_survive_a_reload(visit: Visit) -> None:
@@ -54,9 +54,11 @@ def test_conversations_can_be_renamed_and_deleted(visit: Visit) -> None:
 
 
 def test_a_deleted_conversation_does_not_return_with_its_answer(visit: Visit) -> None:
+    visit.api.answers["Secret"] = ANSWER
     visit.api.held.add("Secret")
     visit.send("Secret")
-    expect(visit.answers.last).to_contain_text("You said")
+    expect(visit.answers.last).to_contain_text("A bicycle")
+    expect(visit.page.locator("#send")).to_be_hidden()
     entry = visit.page.locator("#conversations li")
     entry.hover()
     visit.page.get_by_role("button", name="Delete Secret").click()

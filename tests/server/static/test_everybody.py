@@ -59,12 +59,14 @@ def test_the_drawer_of_a_phone_opens_and_closes_by_keyboard(visit_page: Opener) 
 
 
 def overflow(page: Page) -> list[Any]:
-    """Elements that reach beyond the window, but for those inside a frame that scrolls by itself."""
+    """Elements that reach beyond the window or scroll sideways, but for code and tables in their frames."""
     found: list[Any] = page.evaluate(
         """() => [document.documentElement.scrollWidth > innerWidth ? "page" : null,
             ...[...document.querySelectorAll("body *")].filter((node) => {
                 const box = node.getBoundingClientRect();
-                return box.width && (box.right > innerWidth + 1 || box.left < -1)
+                const sideways = node.scrollWidth > node.clientWidth + 1
+                    && ["auto", "scroll"].includes(getComputedStyle(node).overflowX);
+                return box.width && (box.right > innerWidth + 1 || box.left < -1 || sideways)
                     && !node.closest(".code pre, .wide-table, .hidden, .skip");
             }).map((node) => node.outerHTML.slice(0, 90))].filter(Boolean)"""
     )

@@ -6,7 +6,7 @@ from itertools import pairwise
 from tests.server.static.visit import Visit
 
 STREAM = (
-    '\ufeff: hello\r\ndata: {"a": "é\U0001f600"}\r\n\r\ndata:one\rdata: two\r\rretry: 5\n\n'
+    '\ufeff: hello\r\ndata: {"a": "é\U0001f600"}\r\n\r\ndata:one\r\ndata: two\r\rretry: 5\n\n'
     "id: 3\ndata: three\n\ndata: never ended"
 )
 
