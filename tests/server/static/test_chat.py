@@ -55,6 +55,29 @@ def test_the_conversation_so_far_is_sent_along(visit: Visit) -> None:
     assert roles == [("user", "One"), ("assistant", "You said: One"), ("user", "Two")]
 
 
+@pytest.mark.parametrize("reads_above", [False, True])
+def test_the_page_follows_an_answer_unless_its_reader_scrolls_up(visit: Visit, reads_above: bool) -> None:
+    visit.api.answers["Long"] = "\n\n".join(f"Paragraph {number} is `here`." for number in range(60))
+    visit.api.held.add("Long")
+    visit.api.held_after = 300
+    visit.send("Long")
+    expect(visit.answers.last).to_contain_text("Paragraph 30")
+    scroll = visit.page.locator("#scroll")
+    if reads_above:
+        scroll.hover()
+        visit.page.mouse.wheel(0, -10_000)
+        expect(visit.page.get_by_text("Paragraph 1 is")).to_be_in_viewport()
+    visit.api.release.set()
+    expect(visit.answers.last.get_by_role("button", name="Regenerate")).to_be_visible()
+    expect(visit.answers.last.locator("code")).to_have_count(60)
+    end = visit.answers.last.get_by_role("button", name="Regenerate")
+    if reads_above:
+        expect(visit.page.get_by_text("Paragraph 1 is")).to_be_in_viewport()
+        expect(end).not_to_be_in_viewport()
+    else:
+        expect(end).to_be_in_viewport()
+
+
 @pytest.mark.parametrize("how", ["button", "Escape"])
 def test_stopping_ends_the_generation_and_keeps_what_there_is(visit: Visit, how: str) -> None:
     visit.api.held.add(QUESTION)
@@ -163,7 +186,7 @@ def test_text_that_is_not_rendered_yet_goes_on_where_it_belongs(visit: Visit) ->
     rendered: list[str] = []
 
     def first_only(route: Route) -> None:
-        rendered.append(route.request.post_data_json["text"])
+        rendered.append((route.request.post_data_json or {})["text"])
         if len(rendered) == 1:
             route.continue_()
 

@@ -23,7 +23,10 @@ def test_conversations_survive_a_reload(visit: Visit) -> None:
     expect(visit.answers.last.locator("strong")).to_have_text("steers into the fall")
     expect(visit.page.locator("#gauge-speed")).to_have_text("120")
     visit.page.get_by_role("button", name="Draft view").click()
-    expect(visit.page.locator(".token.by-1").first).to_be_visible()
+    visit.page.locator(".token.by-1").first.hover()
+    expect(visit.page.get_by_role("tooltip")).to_contain_text(
+        "probability 73.1 %guessed by suffix lookup, acceptedround 0"
+    )
     visit.page.reload()
     expect(visit.answers.last).to_contain_text("steers into the fall")
 

@@ -12,7 +12,7 @@ export class ApiError extends Error {}
 export async function serverFacts() {
   const [models, properties] = await Promise.all([json("v1/models"), json("props")]);
   return {
-    model: models.data[0].id,
+    model: models.data[0]?.id ?? properties.model,
     defaults: properties.default_generation_settings ?? {},
     contextLength: properties.context_length,
   };

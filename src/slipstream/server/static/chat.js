@@ -33,6 +33,10 @@ export class Chat {
       const { scrollHeight, scrollTop, clientHeight } = this.#scroll;
       this.#follow = scrollHeight - scrollTop - clientHeight < NEAR;
     };
+    // Whatever makes the conversation longer, tokens or Markdown that comes later.
+    new ResizeObserver(() => {
+      if (this.#follow) this.#scroll.scrollTop = this.#scroll.scrollHeight;
+    }).observe(byId("messages"));
   }
 
   get isRunning() {
@@ -125,11 +129,9 @@ export class Chat {
     this.#showProgress(turns.at(-1)?.figures);
   }
 
-  /** The gauges, the legend, and the end of the conversation if that is where the reader was. */
   #showProgress(figures) {
     showGauges(figures);
     this.#showLegend();
-    if (this.#follow) this.#scroll.scrollTop = this.#scroll.scrollHeight;
   }
 
   #showLegend() {

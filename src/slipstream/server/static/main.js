@@ -87,9 +87,10 @@ function fit(area) {
 
 async function connect() {
   try {
-    const { model, defaults } = await serverFacts();
+    const { model, defaults, contextLength } = await serverFacts();
     chat.model = race.model = model;
     byId("model").textContent = model;
+    byId("model").title = `The model that answers; a conversation may have ${contextLength} tokens`;
     parameters.showDefaults(defaults);
     dismiss("server");
   } catch (error) {

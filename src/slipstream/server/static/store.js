@@ -35,13 +35,14 @@ export class Store {
 
   /** The conversation with this id, or null if there is none, or none that can be read. */
   load(id) {
-    return this.#read(CONVERSATION + id, (value) => value?.turns?.every(isTurn), null);
+    const stored = this.#read(CONVERSATION + id, (value) => value?.turns?.every(isTurn), null);
+    return stored && { ...stored, turns: stored.turns.map(unpacked) };
   }
 
   save(conversation) {
     const { id, title, updated } = conversation;
     if (this.#removed.has(id)) return; // an answer that was on its way when its conversation was deleted
-    this.#write(CONVERSATION + id, conversation);
+    this.#write(CONVERSATION + id, { ...conversation, turns: conversation.turns.map(packed) });
     this.#write(INDEX, [...this.list().filter((entry) => entry.id !== id), { id, title, updated }]);
   }
 
@@ -101,8 +102,20 @@ export class Store {
   }
 }
 
+/** A turn with its tokens as short lists: they are most of what is stored, and storage ends at some megabytes. */
+function packed(turn) {
+  const short = ({ text, logprob, drafter, round }) => [text, Math.round(logprob * 1e4) / 1e4, drafter, round];
+  return turn.tokens ? { ...turn, tokens: turn.tokens.map(short) } : turn;
+}
+
+function unpacked(turn) {
+  const long = ([text, logprob, drafter, round]) => ({ text, logprob, drafter, round });
+  return turn.tokens ? { ...turn, tokens: turn.tokens.map(long) } : turn;
+}
+
+/** Whether this is a turn as `packed` leaves it. */
 function isTurn({ role, content, tokens }) {
-  return typeof content === "string" && (role === "user" || Array.isArray(tokens));
+  return typeof content === "string" && (role === "user" ? !tokens : tokens.every(Array.isArray));
 }
 
 export function newConversation() {
