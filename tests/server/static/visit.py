@@ -1,5 +1,8 @@
 """The page in a browser, on a fake API: what a user does, and what may not happen meanwhile."""
 
+from collections.abc import Callable
+from time import monotonic
+
 from playwright.sync_api import Browser, Locator, Page, Request, expect
 
 from tests.server.fake_api import FakeApi
@@ -62,13 +65,20 @@ class Visit:
         if kind in ("error", "warning", "assert"):
             self.problems.append(text)
 
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Lets the page go on until something holds that the page itself does not show."""
+        deadline = monotonic() + 20
+        while not condition():
+            assert monotonic() < deadline, self.problems
+            self.page.wait_for_timeout(10)
+
     def _failed(self, request: Request) -> None:
         if request.failure == "csp":
             self.refused.append(request.url)
 
     def expect_problem(self, text: str) -> None:
         """The browser itself reports refused requests: this is one, and may come again."""
-        assert any(text in problem for problem in self.problems), self.problems
+        self.wait_until(lambda: any(text in problem for problem in self.problems))
         self._expected.append(text)
 
     @property
