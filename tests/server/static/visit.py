@@ -9,6 +9,8 @@ from tests.server.fake_api import FakeApi
 
 SCHEMES = ("light", "dark")
 PHONE, DESKTOP = 360, 1400
+PATIENCE = 60
+"""Seconds until something that is waited for counts as failed; only a failure, or a very busy machine, needs many."""
 QUESTION = "Explain how a bicycle stays upright."
 ANSWER = """A bicycle stays upright because it **steers into the fall**.
 
@@ -50,7 +52,7 @@ class Visit:
         self._expected: list[str] = []
         self.requests: list[str] = []
         self.context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(1000 * PATIENCE)
         self.context.on("request", lambda request: self.requests.append(request.url))
         self.refused: list[str] = []
         self.context.on("requestfailed", self._failed)
@@ -67,7 +69,7 @@ class Visit:
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Lets the page go on until something holds that the page itself does not show."""
-        deadline = monotonic() + 20
+        deadline = monotonic() + PATIENCE
         while not condition():
             assert monotonic() < deadline, self.problems
             self.page.wait_for_timeout(10)
