@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.measure import browser
 from tests.server.fake_api import FakeApi, serving
-from tests.server.static.visit import ANSWER, QUESTION, Opener, Visit
+from tests.server.static.visit import ANSWER, PATIENCE, QUESTION, Opener, Visit
 
 
 @pytest.fixture(scope="package")
@@ -21,7 +21,7 @@ def chromium() -> Iterator[Browser]:
         if os.environ.get("CI", "").lower() not in ("", "0", "false"):
             pytest.fail("continuous integration needs a browser here: apt-get install chromium")
         pytest.skip("there is no Chromium on this machine")
-    expect.set_options(timeout=20_000)
+    expect.set_options(timeout=1000 * PATIENCE)
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield running

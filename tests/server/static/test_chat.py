@@ -90,11 +90,7 @@ def test_stopping_ends_the_generation_and_keeps_what_there_is(visit: Visit, how:
     expect(visit.answers.last.locator("summary")).to_contain_text("Stopped")
     expect(visit.answers.last).to_contain_text("A bicycle stays upright because")
     expect(visit.page.locator("#send")).to_be_visible()
-    for _ in range(200):
-        if visit.api.abandoned:
-            break
-        visit.page.wait_for_timeout(10)
-    assert visit.api.abandoned == [QUESTION]
+    visit.wait_until(lambda: visit.api.abandoned == [QUESTION])
     visit.ask("And then?")
     assert visit.api.requests[-1]["messages"][1]["content"].startswith("A bicycle stays upright because")
 

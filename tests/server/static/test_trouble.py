@@ -131,7 +131,7 @@ def test_even_html_that_slipped_through_could_not_run(visit: Visit) -> None:
     assert refused == "TypeError"
     visit.expect_problem("Content Security Policy")
     visit.expect_problem("TrustedHTML")
-    assert visit.refused == ["http://127.0.0.1:9/x.png"]
+    visit.wait_until(lambda: visit.refused == ["http://127.0.0.1:9/x.png"])
     visit.requests.remove("http://127.0.0.1:9/x.png")
 
 
@@ -143,6 +143,6 @@ def test_the_browser_would_notice_problems_and_foreign_requests(visit: Visit) ->
             return fetch("http://127.0.0.1:9/").catch(() => {}) }"""
     )
     assert visit.requests.pop() == "http://127.0.0.1:9/"
-    assert len(visit.unexpected) >= 3
+    visit.wait_until(lambda: len(visit.unexpected) >= 3)
     for text in ("seen", "thrown", "ERR_"):
         visit.expect_problem(text)

@@ -1,11 +1,16 @@
 """The page in a browser, on a fake API: what a user does, and what may not happen meanwhile."""
 
+from collections.abc import Callable
+from time import monotonic
+
 from playwright.sync_api import Browser, Locator, Page, Request, expect
 
 from tests.server.fake_api import FakeApi
 
 SCHEMES = ("light", "dark")
 PHONE, DESKTOP = 360, 1400
+PATIENCE = 60
+"""Seconds until something that is waited for counts as failed; only a failure, or a very busy machine, needs many."""
 QUESTION = "Explain how a bicycle stays upright."
 ANSWER = """A bicycle stays upright because it **steers into the fall**.
 
@@ -47,7 +52,7 @@ class Visit:
         self._expected: list[str] = []
         self.requests: list[str] = []
         self.context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)  # type: ignore[arg-type]
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(1000 * PATIENCE)
         self.context.on("request", lambda request: self.requests.append(request.url))
         self.refused: list[str] = []
         self.context.on("requestfailed", self._failed)
@@ -62,13 +67,20 @@ class Visit:
         if kind in ("error", "warning", "assert"):
             self.problems.append(text)
 
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Lets the page go on until something holds that the page itself does not show."""
+        deadline = monotonic() + PATIENCE
+        while not condition():
+            assert monotonic() < deadline, self.problems
+            self.page.wait_for_timeout(10)
+
     def _failed(self, request: Request) -> None:
         if request.failure == "csp":
             self.refused.append(request.url)
 
     def expect_problem(self, text: str) -> None:
         """The browser itself reports refused requests: this is one, and may come again."""
-        assert any(text in problem for problem in self.problems), self.problems
+        self.wait_until(lambda: any(text in problem for problem in self.problems))
         self._expected.append(text)
 
     @property

@@ -21,7 +21,8 @@ export class Chat {
   #running = null; // AbortController of the answer that is being written
   #views = [];
   #asTokens = false;
-  #follow = true;
+  #follow = true; // the reader is at the end and wants to stay there
+  #height = 0; // of the conversation when that was looked at last, in pixels
   #scroll = byId("scroll");
 
   /** onChange: called with a conversation that has something to keep. onState: called when an answer begins or ends */
@@ -31,12 +32,16 @@ export class Chat {
     this.#onState = onState;
     this.#scroll.onscroll = () => {
       const { scrollHeight, scrollTop, clientHeight } = this.#scroll;
-      this.#follow = scrollHeight - scrollTop - clientHeight < NEAR;
+      // The event comes late: if the text has grown since, the distance from its end says nothing about the reader.
+      if (scrollHeight === this.#height) this.#follow = scrollHeight - scrollTop - clientHeight < NEAR;
     };
-    // Whatever makes the conversation longer, tokens or Markdown that comes later.
-    new ResizeObserver(() => {
-      if (this.#follow) this.#scroll.scrollTop = this.#scroll.scrollHeight;
-    }).observe(byId("messages"));
+    // Whatever moves the end: tokens, Markdown that comes later, a smaller window.
+    const observer = new ResizeObserver(() => {
+      this.#height = this.#scroll.scrollHeight;
+      if (this.#follow) this.#scroll.scrollTop = this.#height;
+    });
+    observer.observe(byId("messages"));
+    observer.observe(this.#scroll);
   }
 
   get isRunning() {

@@ -58,5 +58,5 @@ export async function copyWith(pressed, text) {
   setTimeout(() => {
     pressed.textContent = word;
     pressed.disabled = false;
-  }, 1500);
+  }, 2500);
 }
