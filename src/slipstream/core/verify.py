@@ -37,7 +37,7 @@ class Verdict:
 
     commits: tokens in order, at least one
     tested:  draft nodes the target was asked about: accepted ones, and the first refused level
-    finish_reason: why the sequence ends here, None if it goes on
+    finish_reason: why the sequence ends here, None if it goes on; "error" where its constraint failed
     """
 
     commits: list[Commit] = field(default_factory=list)
@@ -83,7 +83,8 @@ def walk(
         sampler.accept(token)
         verdict.tested += draft.has_children(node)
         node = draft.child(node, token)
-        text, verdict.finish_reason = stop.push(token)
+        text, reason = stop.push(token)
+        verdict.finish_reason = reason if sampler.failure is None else "error"
         logprob = log_probability(row, token) if logprobs else None
         source = "" if node is None else draft.sources[node]
         verdict.commits.append(Commit(token, node, source, text, logprob))
