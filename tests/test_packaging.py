@@ -122,6 +122,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 def test_every_dependency_has_its_reason_and_no_reason_outlives_its_dependency() -> None:
     assert documented_packages("To run") == requirement_names(PROJECT["project"]["dependencies"])
+    assert documented_packages("To serve") == requirement_names(PROJECT["project"]["optional-dependencies"]["server"])
     assert documented_packages("To develop") == requirement_names(PROJECT["project"]["optional-dependencies"]["dev"])
     assert documented_packages("To build") == requirement_names(PROJECT["build-system"]["requires"])
 
