@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from slipstream.core.protocols import Constraint
 from slipstream.core.stats import PHASES, RoundRecord, Statistics
 
 
@@ -61,8 +62,9 @@ class Completion:
 
     tokens:        generated ids, the one that ended the text (EOS, end of a stop string) included
     logprobs:      [len(tokens)] or None
-    finish_reason: "stop" (end token or stop string), "length" (max_tokens or context), "cancelled"
+    finish_reason: "stop" (end token or stop string), "length" (max_tokens or context), "cancelled", "error" (`failure`)
     seed:          reproduces the text with the same model, prompt and parameters
+    constraint:    the grammar's state, None without one
     """
 
     prompt_tokens: list[int]
@@ -74,6 +76,12 @@ class Completion:
     drafter: str = "none"
     timings: Timings = field(default_factory=Timings)
     statistics: Statistics = field(default_factory=Statistics)
+    constraint: Constraint | None = field(default=None, repr=False)
+
+    @property
+    def failure(self) -> str | None:
+        """Why the text ended although its grammar was not fulfilled (a sentence), None if it was not so."""
+        return None if self.constraint is None else self.constraint.failure
 
     @property
     def rounds(self) -> list[RoundRecord]:

@@ -1,12 +1,13 @@
 """The Python API: load a model, generate text."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Unpack, cast, get_args
+from typing import Any, Literal, Unpack, cast, get_args
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from slipstream.core.params import SamplingParams, check_number, check_whole
 from slipstream.core.pool import SessionPool
 from slipstream.core.protocols import Drafter, Model, Policy
 from slipstream.core.sampling import Sampler
+from slipstream.draft import ForcedDrafter
 from slipstream.engine.completion import Completion
 from slipstream.engine.learning import Costs, adaptive_policy, new_costs
 from slipstream.engine.loading import (
@@ -31,6 +33,7 @@ from slipstream.engine.sequence import Sequence
 from slipstream.engine.stream import Batch, Generation, Stream
 from slipstream.engine.text import TextStream
 from slipstream.errors import ChatTemplateError, ContextLimitError, RuntimeUnavailableError, UsageError
+from slipstream.grammar import Grammar, GrammarConstraint, GrammarVocabulary
 from slipstream.models import ChatTemplate, GgufHeader, read_model_header, resolve
 from slipstream.policy import DEFAULT_MAX_SLOWDOWN, FixedLength
 from slipstream.policy.adaptive import DEFAULT_MOST_DRAFTED
@@ -89,6 +92,9 @@ class Engine:
         if not target.capabilities.rollback:
             self._close_drafters()
         self._source: _Source | None = None
+        self._policy_for: Callable[[Several[Drafter]], Policy] | None = None
+        """Makes the policy that measures, where none was needed because there are no drafters."""
+        self._forced = ForcedDrafter()
         self._owns_target = True
         self._closed = False
 
@@ -208,13 +214,10 @@ class Engine:
         for drafter, plan in zip(self.drafters, plans, strict=False):
             if plan.model is not None and drafter.model is not None:
                 source.costs.origins[drafter.model] = plan.model.path, source.options.for_draft()
-        self.policy = adaptive_policy(
-            source.costs,
-            self.target,
-            self.drafters,
-            max_slowdown=slowdown,
-            most=DEFAULT_MOST_DRAFTED if length is None else length,
-        )
+        most = DEFAULT_MOST_DRAFTED if length is None else length
+        make = partial(adaptive_policy, source.costs, self.target, max_slowdown=slowdown, most=most)
+        self.policy = make(self.drafters)
+        self._policy_for = None if self.drafters else make
 
     def tokenize(self, prompt: Prompt, *, think: bool | None = None) -> list[int]:
         """Ids of a prompt: plain text is continued as it is, messages go through the chat template.
@@ -232,16 +235,19 @@ class Engine:
             raise UsageError("A prompt is text, or a list of token ids, or a list of chat messages.")
         return [int(item) for item in cast(list[int], items)]
 
-    def render(self, messages: Several[Message], *, think: bool | None = None) -> str:
+    def render(
+        self, messages: Several[Message], *, think: bool | None = None, tools: Several[Mapping[str, Any]] | None = None
+    ) -> str:
         """The text that the model's template makes of a conversation, with the answer's beginning at its end.
 
+        tools: OpenAI's list of functions, for templates that know tools
         Raises ChatTemplateError if there is no template or it refuses the conversation.
         """
         if self.template is None:
             raise ChatTemplateError(
                 f"{self.target.name} has no chat template; give the prompt as plain text (--raw on the command line)."
             )
-        return self.template.render(messages, add_generation_prompt=True, enable_thinking=think)
+        return self.template.render(messages, add_generation_prompt=True, enable_thinking=think, tools=tools)
 
     def tokenize_rendered(self, text: str) -> list[int]:
         """Ids of what `render` made: control tokens are read as such, and the first token does not come twice."""
@@ -284,7 +290,7 @@ class Engine:
     @property
     def drafter_name(self) -> str:
         """The drafters' names joined by plus signs, "none" without any."""
-        return "+".join(drafter.name for drafter in self.drafters) or "none"
+        return _names(self.drafters)
 
     def memory(self) -> dict[str, int]:
         """Bytes taken by the target and by the drafters."""
@@ -327,20 +333,52 @@ class Engine:
         self._require_open()
         params = sampling_params(self.defaults, options).seeded()
         think = options.get("think")
-        generations = [self._generation(self.tokenize(prompt, think=think), params, options) for prompt in prompts]
-        return Batch(self.target, self._pool, self.drafters, self.policy), generations
+        grammar = None if options.get("grammar") is None else Grammar.of(cast(Any, options["grammar"]))
+        generations = [
+            self._generation(self.tokenize(prompt, think=think), params, options, self._constraint(grammar))
+            for prompt in prompts
+        ]
+        drafters = self._drafters(constrained=grammar is not None)
+        for generation in generations:
+            generation.completion.drafter = _names(drafters)
+        return Batch(self.target, self._pool, drafters, self.policy), generations
 
-    def _generation(self, prompt: list[int], params: SamplingParams, options: GenerationOptions) -> Generation:
+    @cached_property
+    def grammar_vocabulary(self) -> GrammarVocabulary:
+        """The vocabulary as grammars want it; takes a moment when it is first asked for."""
+        return GrammarVocabulary(self.target.vocabulary)
+
+    def _constraint(self, grammar: Grammar | None) -> GrammarConstraint | None:
+        return None if grammar is None else grammar.constraint(self.grammar_vocabulary)
+
+    def _drafters(self, *, constrained: bool) -> list[Drafter]:
+        """Who drafts. Where a grammar holds, what it forces is drafted too, unless speculation is off."""
+        off = isinstance(self.policy, FixedLength) and self.policy.num_draft_tokens == 0
+        if not constrained or off or not self.target.capabilities.rollback:
+            return self.drafters
+        if self._policy_for is not None:
+            self._pool.close()  # costs are measured in a session, and the model may have but one
+            self.policy, self._policy_for = self._policy_for([self._forced]), None
+        return [*self.drafters, self._forced]
+
+    def _generation(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        options: GenerationOptions,
+        constraint: GrammarConstraint | None,
+    ) -> Generation:
         self._check_prompt(prompt)
         assert params.seed is not None
         room = self.target.context_length - len(prompt)
         asked = options.get("max_tokens")
         if asked is not None:
             check_whole("max_tokens", asked, 1, 2**31)
-        text = TextStream(self.target.vocabulary, _strings(options.get("stop")), min(asked or room, room))
-        sampler = Sampler(params, self.target.vocabulary.size, prompt)
+        spelled = self._control_tokens(options.get("spelled", ()))
+        text = TextStream(self.target.vocabulary, _strings(options.get("stop")), min(asked or room, room), spelled)
+        sampler = Sampler(params, self.target.vocabulary.size, prompt, constraint=constraint)
         logprobs = options.get("logprobs", True)
-        completion = Completion(prompt, seed=params.seed, drafter=self.drafter_name, logprobs=[] if logprobs else None)
+        completion = Completion(prompt, seed=params.seed, logprobs=[] if logprobs else None, constraint=constraint)
         sequence = Sequence(prompt, sampler, text, logprobs=logprobs)
         completion.statistics = sequence.statistics
         return Generation(sequence, completion)
@@ -357,10 +395,20 @@ class Engine:
                 "which leaves no room for an answer; shorten the prompt or load the model with a larger --ctx."
             )
 
+    def _control_tokens(self, names: Several[str]) -> list[int]:
+        """Ids of control tokens; a name that is none in this vocabulary would be text anyway."""
+        vocabulary = self.target.vocabulary
+        found = [vocabulary.tokenize(name, add_bos=False, parse_special=True) for name in names]
+        return [tokens[0] for tokens in found if len(tokens) == 1 and not vocabulary.token_bytes(tokens[0])]
+
     def _lacks_bos(self, text: str) -> bool:
         """Templates usually write the first token themselves; it must not come twice."""
         bos = self.target.vocabulary.bos
         return bos is None or not text.startswith(self.target.vocabulary.token_name(bos))
+
+
+def _names(drafters: Several[Drafter]) -> str:
+    return "+".join(drafter.name for drafter in drafters) or "none"
 
 
 def _listed(drafters: Several[Drafter] | Drafter | None) -> list[Drafter]:

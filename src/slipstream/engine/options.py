@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict
 
 from slipstream.core.params import SamplingParams
 from slipstream.errors import UsageError
+from slipstream.grammar import Grammar
 
 Message = Mapping[str, Any]
 """One chat message: `{"role": "user", "content": "..."}`."""
@@ -22,6 +23,8 @@ class GenerationOptions(TypedDict, total=False):
     stop:       a string or strings that end the text and are left out of it
     logprobs:   report each token's log-probability (true by default)
     think:      switch thinking on or off, for templates that can
+    grammar:    what the answer may be: a `Grammar`, or a JSON schema (docs/structured.md)
+    spelled:    control tokens that shall appear in the text, by name ("[TOOL_CALLS]"); others are left out of it
     The others: fields of `SamplingParams`; those left out come from the engine's `defaults`.
     """
 
@@ -29,6 +32,8 @@ class GenerationOptions(TypedDict, total=False):
     stop: str | Sequence[str] | None
     logprobs: bool
     think: bool | None
+    grammar: Grammar | Mapping[str, Any] | None
+    spelled: Sequence[str]
     logit_bias: Mapping[int, float]
     repetition_penalty: float
     presence_penalty: float
