@@ -12,10 +12,6 @@ from slipstream.grammar.vocabulary import GrammarVocabulary
 
 MOST_RULES = 500
 """Of a Lark grammar: the library follows them by recursion."""
-LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False}
-"""JSON on one line, as `json.dumps` writes it. With any white space allowed little is forced, so little is drafted for
-free, and small models are known to go on with line breaks for ever."""
-
 _RULE = re.compile(r"^[ \t]*[?!]?\w[^\n:\"/]*:", re.MULTILINE)
 
 
@@ -38,7 +34,11 @@ class Grammar:
     @classmethod
     def from_json_schema(cls, schema: Mapping[str, Any]) -> "Grammar":
         """JSON by a schema (docs/structured.md says which keywords), on one line, properties in the schema's order."""
-        return cls(json_grammar(schema), "JSON schema")
+        text = checked_json(schema)
+        try:
+            return cls(library().LLMatcher.grammar_from_json_schema(text), "JSON schema")
+        except ValueError as error:
+            raise UsageError(f"The JSON schema cannot be used: {one_line(str(error))}.") from None
 
     @classmethod
     def json_object(cls) -> "Grammar":
@@ -76,18 +76,6 @@ class Grammar:
         if constraint.failure is not None:
             raise UsageError(f"The {self.kind} cannot be used with this model: {constraint.reason}.")
         return constraint
-
-
-def json_grammar(schema: Mapping[str, Any]) -> str:
-    """The library's form of a schema, which is checked for what would hang or crash; not yet for what it means."""
-    if not isinstance(schema, Mapping):
-        raise UsageError(f"A JSON schema must be an object, not {type(schema).__name__}.")
-    text = checked_json(schema)
-    try:
-        source: str = library().LLMatcher.grammar_from_json_schema(text, overrides=LINE)
-    except ValueError as error:
-        raise UsageError(f"The JSON schema cannot be used: {one_line(str(error))}.") from None
-    return source
 
 
 def _check_text(kind: str, text: object) -> None:

@@ -23,17 +23,22 @@ levels ended the process on a stack of 8 MiB, and threads have less."""
 MOST_INTERSECTED = 6
 """Patterns and formats that one string must have all of. Time doubles with each: 14 took nine seconds."""
 
+LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False}
+"""JSON on one line, as `json.dumps` writes it: the library's own extension of schemas. With any white space allowed
+little is forced, so little is drafted for free, and small models are known to go on with line breaks for ever."""
+
 Schema = Mapping[str, Any]
 _STRING = ("pattern", "format")
 _ANY = ("anyOf", "oneOf")
 
 
 def checked_json(schema: Schema) -> str:
-    """The schema as JSON. Raises UsageError for what JSON cannot express and for what is too much."""
+    """The schema as JSON for the library. Raises UsageError for what JSON cannot express and for what is too much."""
+    if not isinstance(schema, Mapping):
+        raise UsageError(f"A JSON schema must be an object, not {type(schema).__name__}.")
     _check_size(schema)
     try:
-        # "x-guidance" is the library's own extension; what it could change is ours to decide
-        text = json.dumps({key: value for key, value in schema.items() if key != "x-guidance"})
+        text = json.dumps({**schema, "x-guidance": LINE})
     except ValueError as error:
         raise UsageError(f"The JSON schema cannot be written as JSON: {error}.") from None
     if len(text) > MOST_CHARACTERS:

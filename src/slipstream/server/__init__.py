@@ -1,0 +1,1 @@
+"""The server that speaks OpenAI's API. Needs the extra `server`."""
