@@ -19,8 +19,9 @@ ANSWER_SECONDS = 600
 
 
 class LlamaServer:
-    """A running llama-server with one slot; a context manager that stops it.
+    """A running llama-server; a context manager that stops it.
 
+    slots: texts that it decodes at once; they share `context`
     draft, draft_tokens: the draft model and `--spec-draft-n-max`. `-md` alone would load it and never draft:
     `--spec-type` is what turns speculation on.
 
@@ -36,13 +37,15 @@ class LlamaServer:
         context: int,
         draft: Path | None = None,
         draft_tokens: int = 0,
+        slots: int = 1,
     ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self._address = f"http://127.0.0.1:{port}"
+        self.address = f"http://127.0.0.1:{port}"
         self._log = tempfile.NamedTemporaryFile("w+", prefix="llama-server-", suffix=".log")  # noqa: SIM115 (closed by __exit__)
-        command = [program, "-m", model, "-t", threads, "-c", context, "-np", 1, "--host", "127.0.0.1", "--port", port]
+        command = [program, "-m", model, "-t", threads, "-c", context, "-np", slots]
+        command += ["--host", "127.0.0.1", "--port", port]
         if draft is not None:
             command += ["-md", draft, "-td", threads, "--spec-type", "draft-simple", "--spec-draft-n-max", draft_tokens]
         self._process = subprocess.Popen(list(map(str, command)), stdout=self._log, stderr=subprocess.STDOUT)
@@ -60,7 +63,7 @@ class LlamaServer:
 
     def _post(self, path: str, body: Mapping[str, Any]) -> bytes:
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self._address + path, json.dumps(body).encode(), headers)
+        request = urllib.request.Request(self.address + path, json.dumps(body).encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as response:
                 answer: bytes = response.read()
@@ -73,7 +76,7 @@ class LlamaServer:
         deadline = monotonic() + START_SECONDS
         while monotonic() < deadline and self._process.poll() is None:
             try:
-                with urllib.request.urlopen(f"{self._address}/health", timeout=5):
+                with urllib.request.urlopen(f"{self.address}/health", timeout=5):
                     return
             except OSError:  # not listening yet, or 503 while loading
                 sleep(0.1)

@@ -63,7 +63,7 @@ class RecordedSession:
 class RecordedTarget:
     """Chooses the recorded tokens; a forward takes what its table says."""
 
-    runtime = "simulated"
+    runtime, max_rows = "simulated", 512
 
     def __init__(self, clock: SimulatedClock, costs: CostTable, *, trees: bool = True) -> None:
         self.capabilities = Capabilities(trees=trees)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from slipstream.core.blocks import ranked
 from slipstream.core.protocols import Capabilities, Logits, Segment
-from slipstream.errors import RuntimeUnavailableError
+from slipstream.errors import GrammarError, RuntimeUnavailableError
 
 
 class ByteVocabulary:
@@ -194,22 +194,20 @@ class FakeModel:
 class TableConstraint:
     """An automaton: `table[state]` maps the tokens that may come to the states they lead to, beginning with state 0.
 
-    breaks: this many tokens on, it fails; then only `end` may come
+    breaks: this many tokens on, it fails
     """
 
-    def __init__(self, table: Sequence[Mapping[int, int]], breaks: int | None = None, end: int = 0) -> None:
-        self.table, self.breaks, self.end = table, breaks, end
+    def __init__(self, table: Sequence[Mapping[int, int]], breaks: int | None = None) -> None:
+        self.table, self.breaks = table, breaks
         self.states = [0]
 
     @property
-    def failure(self) -> str | None:
-        return "The table is torn." if self.breaks is not None and len(self.states) > self.breaks else None
-
-    @property
     def _allowed(self) -> Sequence[int]:
-        return [self.end] if self.failure else list(self.table[self.states[-1]])
+        return list(self.table[self.states[-1]])
 
     def mask(self, row: Logits) -> None:
+        if self.breaks is not None and len(self.states) > self.breaks:
+            raise GrammarError("The table is torn.")
         kept = row[self._allowed]
         row[:] = -np.inf
         row[self._allowed] = kept
@@ -217,7 +215,7 @@ class TableConstraint:
     def advance(self, token: int) -> bool:
         if token not in self._allowed:
             return False
-        self.states.append(self.table[self.states[-1]].get(token, 0))
+        self.states.append(self.table[self.states[-1]][token])
         return True
 
     def rollback(self, count: int) -> None:
@@ -233,6 +231,6 @@ class TableConstraint:
         return tokens
 
     def fork(self) -> "TableConstraint":
-        other = TableConstraint(self.table, self.breaks, self.end)
+        other = TableConstraint(self.table, self.breaks)
         other.states = list(self.states)
         return other

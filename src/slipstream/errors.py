@@ -11,6 +11,9 @@
     ├── VocabularyMismatchError     target and draft model do not share a vocabulary
     ├── ContextLimitError           prompt does not fit the context
     ├── ChatTemplateError           the model's template cannot be used
+    ├── GrammarError                a text could not go on by its grammar
+    ├── BusyError                   a server that takes no more requests now
+    ├── TooSlowError                an answer that took longer than a server allows
     └── RuntimeUnavailableError     a runtime is missing or failed (library, memory, device)
 
 Every message is one sentence or two that say what is wrong and what to do next.
@@ -64,6 +67,18 @@ class ContextLimitError(SlipstreamError):
 
 class ChatTemplateError(SlipstreamError):
     """The model carries no chat template, or one that fails."""
+
+
+class GrammarError(SlipstreamError):
+    """A text could not go on by its grammar: it takes more work than is allowed; simplify the grammar or the schema."""
+
+
+class BusyError(SlipstreamError):
+    """A server's queue is full, or it is shutting down; the same request may succeed later."""
+
+
+class TooSlowError(SlipstreamError):
+    """An answer that took longer than a server allows."""
 
 
 class RuntimeUnavailableError(SlipstreamError):

@@ -12,6 +12,7 @@ from slipstream.core.protocols import Segment
 from slipstream.core.sampling import Sampler, log_probability
 from slipstream.core.tree import Draft
 from slipstream.core.verify import walk
+from slipstream.errors import GrammarError
 from tests.core.test_verify import SETTINGS
 from tests.core.toy import POSITIONS, PROMPT, VOCABULARY, Recorder, TableNoise, noise_tables, plain, toy_model, trees
 from tests.core.toy import walked as walk_toy
@@ -106,16 +107,19 @@ def test_log_probabilities_stay_those_of_the_raw_row() -> None:
     assert [(one.token, one.logprob) for one in verdict.commits] == [(2, log_probability(rows.logits(0), 2))]
 
 
-@pytest.mark.parametrize("draft", [[], [2], [2, 2], [2, 2, 1]])
-def test_a_constraint_that_fails_ends_the_text_with_an_error(draft: list[int]) -> None:
-    sampler = Sampler(SETTINGS["greedy"], VOCABULARY, PROMPT, constraint=TableConstraint([{2: 0}], breaks=1, end=1))
-    verdict = walk(Draft.chain(draft), _rows(toy_model(), draft), sampler, Recorder(9), len(PROMPT))
-    assert (verdict.tokens, verdict.finish_reason) == ([2], "error")
-    assert sampler.failure == "The table is torn."
+@pytest.mark.parametrize("draft", [[2], [2, 2], [2, 2, 1]])
+def test_a_constraint_that_fails_ends_the_walk(draft: list[int]) -> None:
+    sampler = Sampler(SETTINGS["greedy"], VOCABULARY, PROMPT, constraint=TableConstraint([{2: 0}], breaks=1))
+    with pytest.raises(GrammarError, match="torn"):
+        walk(Draft.chain(draft), _rows(toy_model(), draft), sampler, Recorder(9), len(PROMPT))
 
 
-def test_without_a_constraint_nothing_fails() -> None:
-    assert Sampler(UNFILTERED, 5).failure is None
+@pytest.mark.parametrize("prefix", [[], [0], [0, 0]])
+def test_a_constraint_that_fails_proposes_nothing_and_is_rolled_back(prefix: list[int]) -> None:
+    constraint = TableConstraint([{0: 0}], breaks=len(prefix))
+    sampler = Sampler(replace(UNFILTERED, presence_penalty=0.5), 5, constraint=constraint)
+    assert sampler.propose(ROW, 3, prefix) == ([], [])
+    assert constraint.states == [0]
 
 
 def test_noise_does_not_depend_on_what_is_allowed() -> None:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from slipstream.core.feed import common_prefix, feed
 from slipstream.core.pool import SessionPool, Slot
+from slipstream.errors import RuntimeUnavailableError
 from tests.fakes import FakeModel, SmallVocabulary
 
 
@@ -34,15 +35,62 @@ def filled(pool: SessionPool, model: FakeModel, tokens: list[int]) -> Slot:
 
 
 def test_the_longest_common_prefix_is_reused_and_the_pending_token_stays_out() -> None:
-    model = FakeModel(SmallVocabulary(9))
+    model = FakeModel(SmallVocabulary(9), max_sessions=2)
     pool = SessionPool(model)
     slots = [filled(pool, model, tokens) for tokens in ([1, 2, 3, 4], [1, 2, 7, 8, 8])]
     for slot, tokens in zip(slots, ([1, 2, 3, 4], [1, 2, 7, 8, 8]), strict=True):
         pool.release(slot, tokens)
-    slot = pool.acquire([1, 2, 7, 8])
+    slot = pool.acquire([1, 2, 7, 8, 8, 3])
     assert slot is slots[1]
-    assert slot.session.length == 3, "the last prompt token is pending"
-    assert slot.tokens == [1, 2, 7]
+    assert slot.session.length == 5
+    pool.release(slot, [1, 2, 7, 8, 8, 3])
+    assert pool.acquire([1, 2, 3, 4]).tokens == [1, 2, 3], "the last prompt token is pending"
+
+
+LONG = [index % 7 for index in range(20)]
+
+
+def test_a_shared_beginning_is_forked_and_the_other_text_stays() -> None:
+    model = FakeModel(SmallVocabulary(9), max_sessions=3)
+    pool = SessionPool(model)
+    first = filled(pool, model, [*LONG, 7, 7])
+    second = pool.acquire([*LONG, 8, 8])  # from one that is in use
+    assert second.session.length == 0, "of a text that is being read nobody knows how far it is"
+    first.tokens = [*LONG, 7]
+    pool.release(second, [])
+    third = pool.acquire([*LONG, 8, 8])
+    assert third.session.tokens == third.tokens == LONG
+    assert first.session.tokens[: len(LONG) + 1] == [*LONG, 7]
+    pool.release(first, [*LONG, 7, 7])
+    fourth = pool.acquire([*LONG, 6, 6])  # from one that is idle, in place of the session that nothing is in
+    assert fourth.session.tokens == LONG
+    assert first.session.tokens == [*LONG, 7, 7]
+    pool.release(third, [*LONG, 8, 8])
+    pool.release(fourth, [*LONG, 6, 6])
+    assert pool.acquire([*LONG, 7, 7, 1]) is first
+    assert model.open_sessions == 3
+
+
+def test_the_session_that_was_not_used_for_longest_makes_room() -> None:
+    model = FakeModel(SmallVocabulary(9), max_sessions=2)
+    pool = SessionPool(model)
+    texts = [[number, *LONG] for number in range(3)]
+    for text in (*texts[:2], texts[0], texts[2]):
+        slot = filled(pool, model, text)
+        pool.release(slot, text)
+    assert pool.acquire([*texts[0], 1]).session.length == len(texts[0])
+    assert pool.acquire([*texts[1], 1]).session.length == 0
+
+
+def test_without_a_free_session_the_only_one_is_cut_back() -> None:
+    model = FakeModel(SmallVocabulary(9), max_sessions=1)
+    pool = SessionPool(model)
+    slot = filled(pool, model, [*LONG, 7, 7])
+    with pytest.raises(RuntimeUnavailableError):
+        pool.acquire([*LONG, 8, 8])
+    pool.release(slot, [*LONG, 7, 7])
+    assert pool.acquire([*LONG, 8, 8]) is slot
+    assert slot.session.tokens == LONG
 
 
 def test_without_rollback_a_session_is_reused_whole_or_not_at_all() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import validate
 
+from slipstream.errors import GrammarError
 from slipstream.grammar import Grammar, GrammarConstraint, GrammarVocabulary
 from tests.fakes import ByteVocabulary
 
@@ -100,7 +101,7 @@ def test_a_rollback_leaves_no_trace(seed: int, vocabulary: str, data: st.DataObj
         constraint.rollback(taken)
         assert allowed(constraint) == allowed(fresh(text[:cut], vocabulary))
     assert all(constraint.advance(token) for token in text[cut:])
-    assert constraint.failure is None
+    assert constraint.reason == ""
 
 
 def test_a_token_that_may_not_come_changes_nothing() -> None:
@@ -170,28 +171,31 @@ def little_work(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def failing() -> tuple[GrammarConstraint, int]:
-    """A constraint and how many tokens it takes before the library gives up."""
-    constraint, taken = Grammar.from_lark(LIMITED).constraint(VOCABULARIES["bytes"]), 0
-    while constraint.failure is None:
-        assert taken < 1000, "it never gives up"
-        allowed(constraint)
-        taken += constraint.advance(ord("c"))
-    return constraint, taken
+    """A constraint that has failed, and how many tokens it took before."""
+    constraint = Grammar.from_lark(LIMITED).constraint(VOCABULARIES["bytes"])
+    return constraint, advance_until_it_fails(constraint)
+
+
+def advance_until_it_fails(constraint: GrammarConstraint) -> int:
+    for taken in range(1000):
+        try:
+            allowed(constraint)
+        except GrammarError:
+            return taken
+        assert constraint.advance(ord("c")) or constraint.reason
+    raise AssertionError("it never gives up")
 
 
 @pytest.mark.usefixtures("little_work")
-def test_where_the_library_gives_up_the_text_ends_with_a_reason() -> None:
+def test_where_the_library_gives_up_there_is_a_reason() -> None:
     constraint, _ = failing()
-    assert constraint.failure is not None
-    assert "could not go on" in constraint.failure
-    assert "simplify" in constraint.failure
-    assert "\n" not in constraint.failure
-    assert allowed(constraint) == [END]
-    assert not constraint.complete
-    assert constraint.forced() == []
-    assert not constraint.advance(ord("c"))
-    assert constraint.fork().failure == constraint.failure
-    assert constraint.advance(END)
+    for other in (constraint, constraint.fork()):
+        with pytest.raises(GrammarError, match=r"^The text could not go on by its grammar \(.+\); simplify .+\.$"):
+            allowed(other)
+        assert not other.complete
+        assert other.forced() == []
+        assert not other.advance(ord("c"))
+        assert not other.advance(END)
 
 
 @pytest.mark.usefixtures("little_work")
@@ -200,13 +204,10 @@ def test_a_failure_that_a_draft_met_is_forgotten_with_it() -> None:
     constraint = Grammar.from_lark(LIMITED).constraint(VOCABULARIES["bytes"])
     other = constraint.fork()
     for _ in range(2):
-        taken = 0
-        while constraint.failure is None:
-            allowed(constraint)
-            taken += constraint.advance(ord("c"))
+        taken = advance_until_it_fails(constraint)
         assert taken == most
-        constraint.rollback(taken)
-        assert constraint.failure is None
+        constraint.rollback(len(constraint._tokens))
+        assert constraint.reason == ""
         assert allowed(constraint) == allowed(other)
 
 
@@ -214,5 +215,5 @@ def test_a_failure_that_a_draft_met_is_forgotten_with_it() -> None:
 def test_a_failure_stays_where_the_text_met_it() -> None:
     constraint, _ = failing()
     constraint.rollback(0)
-    assert constraint.failure is not None
-    assert allowed(constraint) == [END]
+    with pytest.raises(GrammarError):
+        allowed(constraint)

@@ -12,7 +12,7 @@ from jsonschema import validate
 
 from slipstream import Completion, Engine
 from slipstream.core.protocols import Policy
-from slipstream.errors import UnsupportedModelError, UsageError
+from slipstream.errors import GrammarError, UnsupportedModelError, UsageError
 from slipstream.grammar import Grammar
 from slipstream.policy import AdaptivePolicy, CostTable, FixedLength
 from tests.engine.test_engine import DRAFTERS
@@ -154,28 +154,64 @@ def test_a_model_without_an_end_says_so() -> None:
         engine.generate([0, 1], grammar=Grammar.json_object())
 
 
-@pytest.mark.parametrize("drafter", ["none", "suffix"])
-def test_a_grammar_that_the_library_gives_up_on_ends_the_text_with_the_reason(
-    drafter: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def torn(monkeypatch: pytest.MonkeyPatch) -> Grammar:
+    """A grammar that the library gives up on after a few tokens."""
     import llguidance
 
     few = llguidance.LLParserLimits(verbose_errors=False, step_max_items=60)
     monkeypatch.setattr("slipstream.grammar.constraint.limits", lambda: few)
-    grammar = Grammar.from_lark('start: w "!"\nw: /[a-z]/ w | /[a-z]/ w | /[b-y]/ w | /[a-z]/\n')
-    options: dict[str, Any] = {"seed": 2, "temperature": 1.0, "logit_bias": {ord("!"): -100.0}}
-    completion = make_engine(drafter, FixedLength(4)).generate(list(b"abab"), grammar=grammar, **options)
-    assert completion.finish_reason == "error"
-    assert completion.failure is not None
-    assert "could not go on" in completion.failure
-    plain = make_engine("none", FixedLength(0)).generate(list(b"abab"), grammar=grammar, **options)
-    assert outcome(completion) == outcome(plain)
+    return Grammar.from_lark('start: w "!"\nw: /[a-z]/ w | /[a-z]/ w | /[b-y]/ w | /[a-z]/\n')
 
 
-def test_ordinary_completions_have_no_failure() -> None:
-    engine = make_engine("none", FixedLength(0))
-    assert engine.generate(PROMPT, max_tokens=3).failure is None
-    assert engine.generate(PROMPT, max_tokens=3, grammar=GRAMMAR).failure is None
+LONG: dict[str, Any] = {"seed": 2, "temperature": 1.0, "logit_bias": {ord("!"): -100.0}}
+
+
+@pytest.mark.parametrize("drafter", ["none", "suffix", "model"])
+def test_a_grammar_that_the_library_gives_up_on_is_an_error(drafter: str, torn: Grammar) -> None:
+    engine = make_engine(drafter, FixedLength(4))
+    with pytest.raises(GrammarError, match="could not go on"):
+        engine.generate(list(b"abab"), grammar=torn, **LONG)
+    assert engine.generate(list(b"abab"), max_tokens=5).finish_reason == "length", "and the engine goes on"
+
+
+def test_it_ends_that_text_and_no_other(torn: Grammar) -> None:
+    engine = make_engine("suffix", FixedLength(4), max_rows=64)
+    batch = engine.batch()
+    generations = [
+        engine.prepare(list(b"abab"), grammar=torn, **LONG),
+        engine.prepare(list(b"abab"), max_tokens=60, seed=2, logit_bias={256: -100.0}),
+    ]
+    for generation in generations:
+        batch.add(generation)
+    while not batch.finished:
+        batch.play_round()
+    batch.close()
+    assert [generation.completion.finish_reason for generation in generations] == ["error", "length"]
+    assert isinstance(generations[0].sequence.failure, GrammarError)
+
+
+def test_texts_with_and_without_a_grammar_share_a_batch_and_a_policy() -> None:
+    """The grammar's drafter takes part where it is needed; nobody's text depends on it."""
+    for policy in policies().values():
+        engine = make_engine("suffix", policy, max_rows=64)
+        batch = engine.batch()
+        options: dict[str, Any] = {"seed": 2, "temperature": 1.0}
+        generations = [
+            engine.prepare(PROMPT, grammar=GRAMMAR, **options),
+            engine.prepare(PROMPT, max_tokens=100, **options),
+            engine.prepare(PROMPT, grammar=GRAMMAR, num_draft_tokens=0, choice=1, **options),
+        ]
+        for generation in generations:
+            batch.add(generation)
+        while not batch.finished:
+            batch.play_round()
+        batch.close()
+        plain = make_engine("none", FixedLength(0))
+        assert outcome(generations[0].completion) == outcome(plain.generate(PROMPT, grammar=GRAMMAR, **options))
+        assert outcome(generations[1].completion) == outcome(plain.generate(PROMPT, max_tokens=100, **options))
+        assert generations[2].completion.timings.draft_n == 0
+        validate(json.loads(generations[2].completion.text), SCHEMA)
 
 
 def test_control_tokens_are_spelled_on_request() -> None:

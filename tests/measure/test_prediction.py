@@ -153,10 +153,10 @@ class EveryThird(FixedLength):
 
     rounds = 0
 
-    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter]) -> Iterator[Step]:
+    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter], beside: int = 0) -> Iterator[Step]:
         self.num_draft_tokens = 0 if self.rounds % 3 else 4
         self.rounds += 1
-        return super().draft(sequences, drafters)
+        return super().draft(sequences, drafters, beside)
 
 
 def test_what_was_missed_and_what_was_refused_is_read_again() -> None:

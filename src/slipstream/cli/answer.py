@@ -18,11 +18,15 @@ from slipstream.models.profiles import find, profiles_directory
 TAIL = 128
 
 
-def load(settings: Settings) -> Engine:
-    """The engine that the options ask for; says what it had to decide otherwise."""
+def load(settings: Settings, max_sequences: int = 1) -> Engine:
+    """The engine that the options ask for; says what it had to decide otherwise.
+
+    max_sequences: texts that it can decode at once
+    """
     settings.generation_options()  # impossible values are refused before anybody waits
     settings, found = with_profile(settings)
-    options, speculation = settings.model_options(), settings.speculation_options()
+    options = replace(settings.model_options(), max_sequences=max_sequences)
+    speculation = settings.speculation_options()
     with Loading(settings.model) as loading, interrupts.leaving():
         engine = Engine.load(
             settings.model, draft=settings.drafter, options=options, progress=loading.report, **speculation

@@ -16,6 +16,7 @@ from slipstream.cli.models import models
 from slipstream.cli.pull import pull
 from slipstream.cli.report import report
 from slipstream.cli.run import run
+from slipstream.cli.serve import serve
 from slipstream.cli.settings import Settings
 from slipstream.cli.verify import verify
 from slipstream.errors import SlipstreamError, StorageError
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (run, chat, pull, models, bench, report, advise, verify):
+for command in (run, chat, serve, pull, models, bench, report, advise, verify):
     app.command()(command)
 
 

@@ -5,11 +5,15 @@ from dataclasses import dataclass, field
 
 from slipstream.core.feed import common_prefix
 from slipstream.core.protocols import Model, Session
+from slipstream.errors import RuntimeUnavailableError
+
+WORTH_SHARING = 16
+"""Tokens of a common prefix for which a second session begins as a fork of the first."""
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A session and the tokens in its KV cache (`tokens[:session.length]` is what it holds)."""
+    """A session and the tokens in its KV cache (`tokens[:session.length]` is what it holds, or begins with)."""
 
     session: Session
     tokens: list[int] = field(default_factory=list)
@@ -22,11 +26,17 @@ class Slot:
 
 
 class SessionPool:
-    """Idle sessions of one model, at most as many as were ever in use at once."""
+    """The sessions of one model: those in use, and idle ones, which keep what they hold for prompts that begin alike.
+
+    A session whose whole text goes on in the prompt is taken as it is, as in the next turn of a chat. Where a prompt
+    shares a beginning with another text, such as the system prompt, and a session is free for it, it gets a fork, and
+    the other text stays. Where none is free, the idle session that was used least recently makes room.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._idle: list[Slot] = []
+        self._used: list[Slot] = []
 
     def acquire(self, prompt: Sequence[int]) -> Slot:
         """A session whose KV cache holds a prefix of `prompt`, the longest there is, and nothing else.
@@ -34,24 +44,62 @@ class SessionPool:
         The last prompt token stays out: it is pending. Raises RuntimeUnavailableError when the model has no
         session left.
         """
-        best = max(self._idle, key=lambda slot: self._reusable(slot, prompt), default=None)
-        if best is None:
-            return Slot(self._model.open_session())
-        length = self._reusable(best, prompt)
-        best.keep(length)
-        self._idle.remove(best)
-        return best
+        best = max([*self._idle, *self._used], key=lambda slot: self._reusable(slot, prompt), default=None)
+        shared = 0 if best is None else self._reusable(best, prompt)
+        if best in self._idle and shared and shared == best.session.length:
+            slot = self._taken(best, shared)
+        elif best is not None and shared >= WORTH_SHARING and self._model.capabilities.rollback:
+            slot = self._forked(best, shared, prompt)
+        else:
+            slot = self._fresh(prompt)
+        self._used.append(slot)
+        return slot
 
     def release(self, slot: Slot, tokens: Sequence[int]) -> None:
         """The sequence is over; `tokens` are its ids, of which the session holds a prefix."""
+        self._used.remove(slot)
         slot.tokens = list(tokens[: slot.session.length])
         slot.keep(len(slot.tokens))
         self._idle.append(slot)
 
+    @property
+    def held(self) -> int:
+        """Tokens in the KV caches of all sessions, shared ones counted for each."""
+        return sum([slot.session.length for slot in (*self._idle, *self._used)])
+
     def close(self) -> None:
+        """Close the idle ones."""
         for slot in self._idle:
             slot.session.close()
         self._idle.clear()
+
+    def _forked(self, donor: Slot, shared: int, prompt: Sequence[int]) -> Slot:
+        """A session that begins like another one's; the other itself where there is no further one."""
+        while True:
+            try:
+                return Slot(donor.session.fork(shared), list(prompt[:shared]))
+            except RuntimeUnavailableError:
+                oldest = next((slot for slot in self._idle if slot is not donor), None)
+                if oldest is None:
+                    if donor not in self._idle:
+                        raise
+                    return self._taken(donor, shared)
+                self._idle.remove(oldest)
+                oldest.session.close()
+
+    def _fresh(self, prompt: Sequence[int]) -> Slot:
+        """A session that begins with little or nothing of the prompt."""
+        try:
+            return Slot(self._model.open_session())
+        except RuntimeUnavailableError:
+            if not self._idle:
+                raise
+            return self._taken(self._idle[0], self._reusable(self._idle[0], prompt))
+
+    def _taken(self, slot: Slot, length: int) -> Slot:
+        self._idle.remove(slot)
+        slot.keep(length)
+        return slot
 
     def _reusable(self, slot: Slot, prompt: Sequence[int]) -> int:
         """How much of the slot's KV cache serves the prompt."""

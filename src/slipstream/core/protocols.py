@@ -262,17 +262,21 @@ class Policy(Protocol):
     A round calls `draft`, `choose` and `observe` once each, in this order.
     """
 
-    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter]) -> Iterator[Step]:
+    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter], beside: int = 0) -> Iterator[Step]:
         """The draft steps of a round, each yielded when it is to be taken; the caller takes it and asks for the next.
 
         The time from one to the next is the step's.
+        beside: rows of other sequences' prompts that the round's forward reads as well
         """
 
     def choose(self) -> Sequence[Draft]:
         """What is verified, one draft for each sequence."""
 
-    def observe(self, committed: Sequence[Sequence[int]], seconds: Mapping[str, float]) -> None:
-        """What the round came to: committed tokens of each sequence, and where its time went by phase."""
+    def observe(self, committed: Sequence[Sequence[int]], seconds: Mapping[str, float]) -> float | None:
+        """What the round came to: committed tokens of each sequence, and where its time went by phase.
+
+        Returns the seconds that plain decoding would have taken for the same tokens, None if that is not known.
+        """
 
     def end(self, sequence: SequenceView) -> None:
         """A sequence is over; a policy may forget it."""
@@ -298,18 +302,17 @@ class Constraint(Protocol):
     End tokens may come where the text is complete, and nothing after them.
     """
 
-    @property
-    def failure(self) -> str | None:
-        """Why it could not go on (a sentence for people), None while it can. After that only an end token may come."""
-
     def mask(self, row: Logits) -> None:
-        """Set the logits of all tokens that may not come next to -inf. row: [vocab], written to."""
+        """Set the logits of all tokens that may not come next to -inf. row: [vocab], written to.
+
+        Raises GrammarError where that cannot be told.
+        """
 
     def advance(self, token: int) -> bool:
         """The token comes next. False where it may not, and then nothing has changed."""
 
     def rollback(self, count: int) -> None:
-        """Take the last `count` tokens back, and any failure that came after them."""
+        """Take the last `count` tokens back, and what failed after them."""
 
     def forced(self) -> Sequence[int]:
         """Tokens that the text almost certainly goes on with, because it has no other way to be spelt; often none."""

@@ -8,8 +8,7 @@ the seed: computing the row earlier, beside drafts, changes nothing.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from slipstream.core.history import History
 from slipstream.core.noise import Floats, Ids, Noise, PositionNoise, block_count, block_of
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Constraint
-from slipstream.errors import RuntimeUnavailableError, UsageError
+from slipstream.errors import GrammarError, RuntimeUnavailableError, UsageError
 
 Ranking = tuple[Ids, NDArray[np.floating]]
 """Token ids and their scores, best first."""
@@ -86,22 +85,19 @@ class Sampler:
         if self.constraint is not None:
             self.constraint.advance(token)
 
-    @property
-    def failure(self) -> str | None:
-        """Why the constraint could not go on, None while all is well."""
-        return None if self.constraint is None else self.constraint.failure
-
     def propose(self, row: Logits, position: int, prefix: Sequence[int], count: int = 1) -> Proposal:
         """Top `count` of log q + G for a drafter, with the target's noise and looser filters.
 
         row: [vocab] the draft model's raw logits; prefix: drafted tokens between the committed ones and here.
-        Fewer come back where a constraint leaves fewer, none where it forbids the prefix.
+        Fewer come back where a constraint leaves fewer, none where it forbids the prefix or fails.
         """
-        if prefix and (self.params.has_penalties or self.constraint is not None):
-            with self._extended(prefix) as allowed:
-                if not allowed:
-                    return Proposal([], [])
-                row = self._processed(row)
+        if self.constraint is not None:
+            try:
+                row = self._processed_after(row, prefix)
+            except GrammarError:
+                return Proposal([], [])
+        elif self.params.has_penalties and prefix:
+            row = self._processed_after(row, prefix)
         else:
             row = self._processed(row)
         if self.constraint is not None and row.max() == -np.inf:
@@ -115,16 +111,17 @@ class Sampler:
         behind[0] = float(scores[0] - scores[1]) if len(scores) > 1 else math.inf
         return Proposal(ids[:count].tolist(), behind)
 
-    @contextmanager
-    def _extended(self, prefix: Sequence[int]) -> Iterator[bool]:
-        """As if the tokens of a draft's prefix had been committed; whether they may be."""
+    def _processed_after(self, row: Logits, prefix: Sequence[int]) -> Logits:
+        """As if the tokens of a draft's prefix had been committed; all -inf where the constraint forbids them."""
         advanced = 0
         with self._history.extended(prefix if self.params.has_penalties else ()):
             try:
                 if self.constraint is not None:
                     while advanced < len(prefix) and self.constraint.advance(prefix[advanced]):
                         advanced += 1
-                yield self.constraint is None or advanced == len(prefix)
+                    if advanced < len(prefix):
+                        return np.full_like(row, -np.inf)
+                return self._processed(row)
             finally:
                 if self.constraint is not None:
                     self.constraint.rollback(advanced)
@@ -162,6 +159,15 @@ def log_probability(row: Logits, token: int) -> float:
     shifted = row - largest
     mass = np.exp(shifted, out=shifted).sum()
     return float(row[token]) - float(largest) - float(np.log(mass))
+
+
+def log_probabilities(row: Logits, ranking: Ranking) -> list[tuple[int, float]]:
+    """Token ids and their log-probabilities under the raw logits. ranking: ids and logits of this row."""
+    ids, logits = ranking
+    if not len(ids):
+        return []
+    first = log_probability(row, int(ids[0]))
+    return [(int(token), first + float(logit) - float(logits[0])) for token, logit in zip(ids, logits, strict=True)]
 
 
 def best(row: Logits, params: SamplingParams, noise: PositionNoise, count: int, *, exact: int | None = None) -> Ranking:

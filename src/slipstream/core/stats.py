@@ -39,6 +39,7 @@ class RoundRecord:
     accepted: draft tokens that were right; `committed` includes the recovered or bonus token
     drafter:  who proposed, "" for an empty draft
     seconds:  by phase; a round that serves several sequences divides its time evenly among them
+    plain:    seconds that plain decoding would have taken for the same tokens, None where nobody knows
     """
 
     context: int
@@ -49,6 +50,7 @@ class RoundRecord:
     committed: int
     drafter: str
     seconds: dict[str, float]
+    plain: float | None = None
 
 
 @dataclass(slots=True)

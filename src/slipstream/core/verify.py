@@ -6,12 +6,12 @@ where a draft was wrong, *bonus* where there was none left) and the walk ends. N
 random numbers: what comes out is what plain decoding gives for the same noise, whatever was drafted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slipstream.core.protocols import Rows, StopRule
-from slipstream.core.sampling import Sampler, log_probability
+from slipstream.core.sampling import Sampler, log_probabilities, log_probability
 from slipstream.core.tree import ROOT, Draft
 
 
@@ -22,6 +22,7 @@ class Commit(NamedTuple):
     drafter: who had proposed it, "" where nobody had
     text: what may be shown now; may lag behind the token (half a character, part of a stop string)
     logprob: natural logarithm under the raw logits, None when not asked for
+    top: ids and log-probabilities of the likeliest tokens in its place, as many as were asked for, likeliest first
     """
 
     token: int
@@ -29,6 +30,7 @@ class Commit(NamedTuple):
     drafter: str
     text: str
     logprob: float | None
+    top: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(slots=True)
@@ -37,7 +39,7 @@ class Verdict:
 
     commits: tokens in order, at least one
     tested:  draft nodes the target was asked about: accepted ones, and the first refused level
-    finish_reason: why the sequence ends here, None if it goes on; "error" where its constraint failed
+    finish_reason: why the sequence ends here, None if it goes on
     """
 
     commits: list[Commit] = field(default_factory=list)
@@ -68,26 +70,35 @@ class Verdict:
 
 
 def walk(
-    draft: Draft, rows: Rows, sampler: Sampler, stop: StopRule, position: int, *, logprobs: bool = False
+    draft: Draft,
+    rows: Rows,
+    sampler: Sampler,
+    stop: StopRule,
+    position: int,
+    *,
+    logprobs: bool = False,
+    top_logprobs: int = 0,
 ) -> Verdict:
     """Walk the draft with the target's rows.
 
-    rows:     row 0 belongs to the pending token, row i + 1 to draft node i
-    position: absolute position of the first token to choose, the number of tokens committed so far
+    rows:         row 0 belongs to the pending token, row i + 1 to draft node i
+    position:     absolute position of the first token to choose, the number of tokens committed so far
+    logprobs:     report each token's log-probability
+    top_logprobs: and those of so many of the likeliest tokens in its place
     """
     verdict = Verdict()
     node: int | None = ROOT
     while node is not None:
-        row = rows.logits(node + 1)
+        asked, row = node + 1, rows.logits(node + 1)
         token = sampler.choose(row, position + len(verdict.commits))
         sampler.accept(token)
         verdict.tested += draft.has_children(node)
         node = draft.child(node, token)
-        text, reason = stop.push(token)
-        verdict.finish_reason = reason if sampler.failure is None else "error"
+        text, verdict.finish_reason = stop.push(token)
         logprob = log_probability(row, token) if logprobs else None
         source = "" if node is None else draft.sources[node]
-        verdict.commits.append(Commit(token, node, source, text, logprob))
+        top = log_probabilities(row, rows.top(asked, top_logprobs)) if top_logprobs else ()
+        verdict.commits.append(Commit(token, node, source, text, logprob, top))
         if verdict.finish_reason is not None:
             break
     return verdict

@@ -1,9 +1,9 @@
 """What a generation gives: tokens while it runs, a completion at its end, and the figures of both."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from slipstream.core.protocols import Constraint
 from slipstream.core.stats import PHASES, RoundRecord, Statistics
 
 
@@ -14,6 +14,8 @@ class Token(NamedTuple):
     logprob:  natural logarithm under the model's raw logits, None if `logprobs=False`
     accepted: whether a drafter had proposed it
     drafter:  which one, "" otherwise
+    round:    of its text, counted from 1
+    top:      ids and log-probabilities of the likeliest tokens in its place, as many as `top_logprobs` asked for
     """
 
     text: str
@@ -21,6 +23,8 @@ class Token(NamedTuple):
     logprob: float | None
     accepted: bool
     drafter: str
+    round: int = 0
+    top: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(slots=True)
@@ -62,9 +66,8 @@ class Completion:
 
     tokens:        generated ids, the one that ended the text (EOS, end of a stop string) included
     logprobs:      [len(tokens)] or None
-    finish_reason: "stop" (end token or stop string), "length" (max_tokens or context), "cancelled", "error" (`failure`)
+    finish_reason: "stop" (end token or stop string), "length" (max_tokens or context), "cancelled"
     seed:          reproduces the text with the same model, prompt and parameters
-    constraint:    the grammar's state, None without one
     """
 
     prompt_tokens: list[int]
@@ -76,17 +79,18 @@ class Completion:
     drafter: str = "none"
     timings: Timings = field(default_factory=Timings)
     statistics: Statistics = field(default_factory=Statistics)
-    constraint: Constraint | None = field(default=None, repr=False)
-
-    @property
-    def failure(self) -> str | None:
-        """Why the text ended although its grammar was not fulfilled (a sentence), None if it was not so."""
-        return None if self.constraint is None else self.constraint.failure
 
     @property
     def rounds(self) -> list[RoundRecord]:
         """One record for each round, in order."""
         return self.statistics.records
+
+    @property
+    def estimated_speed_up(self) -> float | None:
+        """Plain decoding's time for the same tokens over the time they took, from measured costs; None if unknown."""
+        known = [(record.plain, sum(record.seconds.values())) for record in self.rounds if record.plain is not None]
+        actual = sum(seconds for _, seconds in known)
+        return sum(plain for plain, _ in known) / actual if actual > 0 else None
 
     def speculation(self) -> dict[str, Any]:
         """The figures of speculative decoding as `--json` prints them."""
@@ -98,5 +102,6 @@ class Completion:
             "mean_accepted_length": statistics.mean_accepted_length,
             "acceptance_rate": statistics.acceptance_rate,
             "accepted_per_position": statistics.accepted_per_position,
+            "estimated_speed_up": self.estimated_speed_up,
             "time_ms": {phase: statistics.seconds[phase] * 1e3 for phase in PHASES},
         }

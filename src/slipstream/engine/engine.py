@@ -11,11 +11,13 @@ from typing import Any, Literal, Unpack, cast, get_args
 
 import numpy as np
 
+from slipstream.core.noise import Noise
 from slipstream.core.params import SamplingParams, check_number, check_whole
 from slipstream.core.pool import SessionPool
 from slipstream.core.protocols import Drafter, Model, Policy
 from slipstream.core.sampling import Sampler
 from slipstream.draft import ForcedDrafter
+from slipstream.engine.batch import Batch, Generation
 from slipstream.engine.completion import Completion
 from slipstream.engine.learning import Costs, adaptive_policy, new_costs
 from slipstream.engine.loading import (
@@ -30,7 +32,7 @@ from slipstream.engine.loading import (
 )
 from slipstream.engine.options import GenerationOptions, Message, Prompt, sampling_params
 from slipstream.engine.sequence import Sequence
-from slipstream.engine.stream import Batch, Generation, Stream
+from slipstream.engine.stream import Stream
 from slipstream.engine.text import TextStream
 from slipstream.errors import ChatTemplateError, ContextLimitError, RuntimeUnavailableError, UsageError
 from slipstream.grammar import Grammar, GrammarConstraint, GrammarVocabulary
@@ -42,6 +44,8 @@ from slipstream.runtime import choose
 
 DEFAULT_NUM_DRAFT_TOKENS = 4
 """Draft length where it is fixed."""
+MOST_TOP_LOGPROBS = 20
+"""As OpenAI's API has it."""
 
 Speculation = Literal["auto", "on", "off"]
 
@@ -255,8 +259,10 @@ class Engine:
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
         """Generate token by token: iterate over the result. Options as in `GenerationOptions`."""
-        batch, [generation] = self._begin([prompt], options)
-        return Stream(batch, generation)
+        generation = self.prepare(prompt, **options)
+        if generation.sequence.sampler.constraint is not None:
+            self.expect_grammars()
+        return Stream(self.batch(), generation)
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Completion:
         """Generate to the end. Options as in `GenerationOptions`."""
@@ -271,11 +277,14 @@ class Engine:
         Needs `ModelOptions(max_sequences=...)` of at least their number. Each text is what `generate` gives
         for the same seed; on a runtime whose rows are not bit-exact, up to near-ties (docs/llamacpp.md).
         """
-        batch, generations = self._begin(prompts, options)
+        seeded: GenerationOptions = {**options, "seed": sampling_params(self.defaults, options).seeded().seed}
+        generations = [self.prepare(prompt, **seeded) for prompt in prompts]
+        if options.get("grammar") is not None:
+            self.expect_grammars()
+        batch = self.batch()
         try:
             for generation in generations:
-                for _ in batch.prefill(generation):
-                    pass
+                batch.add(generation)
             while not batch.finished:
                 batch.play_round()
         finally:
@@ -328,45 +337,49 @@ class Engine:
         if self._closed:
             raise RuntimeUnavailableError("This engine has been closed; load it again.")
 
-    def _begin(self, prompts: Several[Prompt], options: GenerationOptions) -> tuple[Batch, list[Generation]]:
-        """Check everything a caller can get wrong before anything is computed."""
+    def batch(self) -> Batch:
+        """An empty batch, for generations that `prepare` made."""
         self._require_open()
+        return Batch(self.target, self._pool, self.drafters, self.policy, self._forced)
+
+    def prepare(self, prompt: Prompt, *, choice: int = 0, **options: Unpack[GenerationOptions]) -> Generation:
+        """A generation that has not begun: everything that a caller can get wrong is checked, nothing is computed.
+
+        choice: which of several answers to one prompt; each has noise of its own from the same seed
+
+        Unlike all else it may be called from any thread.
+        """
         params = sampling_params(self.defaults, options).seeded()
-        think = options.get("think")
-        grammar = None if options.get("grammar") is None else Grammar.of(cast(Any, options["grammar"]))
-        generations = [
-            self._generation(self.tokenize(prompt, think=think), params, options, self._constraint(grammar))
-            for prompt in prompts
-        ]
-        drafters = self._drafters(constrained=grammar is not None)
-        for generation in generations:
-            generation.completion.drafter = _names(drafters)
-        return Batch(self.target, self._pool, drafters, self.policy), generations
+        ids = self.tokenize(prompt, think=options.get("think"))
+        return self._generation(ids, params, options, choice)
+
+    def expect_grammars(self) -> None:
+        """Measure what forwards cost, where that was not needed because there are no drafters.
+
+        What a grammar forces is drafted without one. `stream` and `generate` call this before the first text with a
+        grammar; a server does before it begins.
+        """
+        if self._policy_for is not None and self.target.capabilities.rollback:
+            self._pool.close()  # costs are measured in a session, and the model may have but one
+            self.policy, self._policy_for = self._policy_for([self._forced]), None
 
     @cached_property
     def grammar_vocabulary(self) -> GrammarVocabulary:
         """The vocabulary as grammars want it; takes a moment when it is first asked for."""
         return GrammarVocabulary(self.target.vocabulary)
 
-    def _constraint(self, grammar: Grammar | None) -> GrammarConstraint | None:
-        return None if grammar is None else grammar.constraint(self.grammar_vocabulary)
+    def _constraint(self, grammar: Grammar | Mapping[str, Any] | None) -> GrammarConstraint | None:
+        return None if grammar is None else Grammar.of(grammar).constraint(self.grammar_vocabulary)
 
-    def _drafters(self, *, constrained: bool) -> list[Drafter]:
-        """Who drafts. Where a grammar holds, what it forces is drafted too, unless speculation is off."""
+    def _drafters_of(self, constraint: GrammarConstraint | None) -> str:
+        """Names of those who may draft for a text."""
         off = isinstance(self.policy, FixedLength) and self.policy.num_draft_tokens == 0
-        if not constrained or off or not self.target.capabilities.rollback:
-            return self.drafters
-        if self._policy_for is not None:
-            self._pool.close()  # costs are measured in a session, and the model may have but one
-            self.policy, self._policy_for = self._policy_for([self._forced]), None
-        return [*self.drafters, self._forced]
+        if constraint is None or off or not self.target.capabilities.rollback:
+            return self.drafter_name
+        return _names([*self.drafters, self._forced])
 
     def _generation(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        options: GenerationOptions,
-        constraint: GrammarConstraint | None,
+        self, prompt: list[int], params: SamplingParams, options: GenerationOptions, choice: int
     ) -> Generation:
         self._check_prompt(prompt)
         assert params.seed is not None
@@ -376,10 +389,17 @@ class Engine:
             check_whole("max_tokens", asked, 1, 2**31)
         spelled = self._control_tokens(options.get("spelled", ()))
         text = TextStream(self.target.vocabulary, _strings(options.get("stop")), min(asked or room, room), spelled)
-        sampler = Sampler(params, self.target.vocabulary.size, prompt, constraint=constraint)
+        constraint = self._constraint(options.get("grammar"))
+        sampler = Sampler(params, self.target.vocabulary.size, prompt, Noise(params.seed, choice), constraint)
         logprobs = options.get("logprobs", True)
-        completion = Completion(prompt, seed=params.seed, logprobs=[] if logprobs else None, constraint=constraint)
-        sequence = Sequence(prompt, sampler, text, logprobs=logprobs)
+        drafter = self._drafters_of(constraint)
+        completion = Completion(prompt, seed=params.seed, drafter=drafter, logprobs=[] if logprobs else None)
+        most = options.get("num_draft_tokens")
+        if most is not None:
+            check_whole("num_draft_tokens", most, 0, MOST_DRAFT_TOKENS)
+        top = options.get("top_logprobs", 0)
+        check_whole("top_logprobs", top, 0, MOST_TOP_LOGPROBS)
+        sequence = Sequence(prompt, sampler, text, logprobs=logprobs, top_logprobs=top, num_draft_tokens=most)
         completion.statistics = sequence.statistics
         return Generation(sequence, completion)
 

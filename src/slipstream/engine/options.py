@@ -22,6 +22,8 @@ class GenerationOptions(TypedDict, total=False):
     max_tokens: tokens to generate, 1 or more; without it until the model ends or the context is full
     stop:       a string or strings that end the text and are left out of it
     logprobs:   report each token's log-probability (true by default)
+    top_logprobs: and those of so many of the likeliest tokens in its place, at most 20 (none by default)
+    num_draft_tokens: most draft tokens of a round for this text, 0 decodes plainly; None leaves it to the engine
     think:      switch thinking on or off, for templates that can
     grammar:    what the answer may be: a `Grammar`, or a JSON schema (docs/structured.md)
     spelled:    control tokens that shall appear in the text, by name ("[TOOL_CALLS]"); others are left out of it
@@ -31,6 +33,8 @@ class GenerationOptions(TypedDict, total=False):
     max_tokens: int | None
     stop: str | Sequence[str] | None
     logprobs: bool
+    top_logprobs: int
+    num_draft_tokens: int | None
     think: bool | None
     grammar: Grammar | Mapping[str, Any] | None
     spelled: Sequence[str]

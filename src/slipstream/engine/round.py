@@ -1,19 +1,20 @@
 """One round of speculative decoding: draft, verify, commit.
 
-With empty drafts this is plain decoding; there is no other loop. (Leviathan, Kalman, Matias 2022, arXiv
-2211.17192, algorithm 1, with the token rule of `core.verify` in place of rejection sampling.)
+With empty drafts this is plain decoding; there is no other loop. Prompts are read through the same forward.
+(Leviathan, Kalman, Matias 2022, arXiv 2211.17192, algorithm 1, with the token rule of `core.verify` in place of
+rejection sampling.)
 """
 
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 from time import perf_counter
 
-from slipstream.core.protocols import Drafter, Model, Policy, Segment
+from slipstream.core.protocols import Drafter, Model, Policy, Rows, Segment
 from slipstream.core.stats import Clock, RoundRecord
 from slipstream.core.tree import Draft
 from slipstream.core.verify import Verdict, walk
 from slipstream.engine.sequence import Sequence
-from slipstream.errors import UsageError
+from slipstream.errors import SlipstreamError, UsageError
 
 
 def play_round(
@@ -22,23 +23,30 @@ def play_round(
     drafters: Several[Drafter],
     policy: Policy,
     timer: Callable[[], float] = perf_counter,
+    reading: Several[Segment] = (),
 ) -> list[Verdict]:
-    """Advance every sequence by at least one token. A session changes only after its sequence was verified."""
+    """Advance every sequence by at least one token. A session changes only after its sequence was verified.
+
+    reading: parts of other sequences' prompts, which the same forward reads
+    """
+    if not sequences:
+        _read(target, reading)
+        return []
     clock = Clock(timer)
     steps = 0
-    for step in policy.draft(sequences, drafters):
+    beside = sum([len(segment.tokens) for segment in reading])
+    for step in policy.draft(sequences, drafters, beside):
         drafters[step.drafter].extend(step.growths)
         steps += not drafters[step.drafter].free
-    drafts = policy.choose()
+    drafts = _fitting(policy.choose(), target.max_rows - beside)
     for sequence, draft in zip(sequences, drafts, strict=True):
         _check_draft(draft, sequence, target)
     clock.lap("draft")
-    rows = target.forward([_segment(s, draft) for s, draft in zip(sequences, drafts, strict=True)])
+    rows = _read(target, reading, [_segment(s, draft) for s, draft in zip(sequences, drafts, strict=True)])
     clock.lap("verify")
-    verdicts = [
-        walk(draft, row, s.sampler, s.text, len(s.tokens), logprobs=s.logprobs)
-        for s, draft, row in zip(sequences, drafts, rows, strict=True)
-    ]
+    verdicts = [_walk(s, draft, row) for s, draft, row in zip(sequences, drafts, rows, strict=True)]
+    if all(sequence.failure for sequence in sequences):
+        raise next(sequence.failure for sequence in sequences if sequence.failure)
     clock.lap("sample")
     for s, draft, verdict, row in zip(sequences, drafts, verdicts, rows, strict=True):
         s.placed.session.commit([0, *(node + 1 for node in verdict.kv_path)])
@@ -46,9 +54,41 @@ def play_round(
         for drafter in drafters:
             drafter.observe(s, draft, verdict, row)
     clock.lap("other")
-    policy.observe([verdict.tokens for verdict in verdicts], clock.seconds)
-    _count(sequences, drafts, verdicts, steps, clock)
+    plain = policy.observe([verdict.tokens for verdict in verdicts], clock.seconds)
+    _count(sequences, drafts, verdicts, steps, clock, plain)
     return verdicts
+
+
+def _walk(sequence: Sequence, draft: Draft, rows: Rows) -> Verdict:
+    """What one sequence's draft comes to; what goes wrong in it ends this sequence and no other."""
+    try:
+        return walk(
+            draft,
+            rows,
+            sequence.sampler,
+            sequence.text,
+            len(sequence.tokens),
+            logprobs=sequence.logprobs,
+            top_logprobs=sequence.top_logprobs,
+        )
+    except SlipstreamError as error:
+        return sequence.fail(error)
+
+
+def _read(target: Model, reading: Several[Segment], decoding: Several[Segment] = ()) -> Several[Rows]:
+    """One forward; returns the rows of what is decoded. What was read of prompts is committed at once."""
+    rows = target.forward([*decoding, *reading])
+    for segment in reading:
+        segment.session.commit(range(len(segment.tokens)))
+    return rows[: len(decoding)]
+
+
+def _fitting(drafts: Several[Draft], most: int) -> Several[Draft]:
+    """The drafts, each cut to its first nodes where all of them would be more rows than a forward takes."""
+    if len(drafts) + sum([len(draft.tokens) for draft in drafts]) <= most:
+        return drafts
+    share = most // len(drafts) - 1
+    return [draft.subset(range(min(len(draft), share))) for draft in drafts]
 
 
 def _check_draft(draft: Draft, sequence: Sequence, target: Model) -> None:
@@ -71,9 +111,15 @@ def _segment(sequence: Sequence, draft: Draft) -> Segment:
 
 
 def _count(
-    sequences: Several[Sequence], drafts: Several[Draft], verdicts: Several[Verdict], steps: int, clock: Clock
+    sequences: Several[Sequence],
+    drafts: Several[Draft],
+    verdicts: Several[Verdict],
+    steps: int,
+    clock: Clock,
+    plain: float | None,
 ) -> None:
     share = {phase: seconds / len(sequences) for phase, seconds in clock.seconds.items()}
+    tokens = sum([len(verdict.commits) for verdict in verdicts])
     for s, draft, verdict in zip(sequences, drafts, verdicts, strict=True):
         committed = len(verdict.commits)
         s.statistics.add(
@@ -86,5 +132,6 @@ def _count(
                 committed,
                 draft.sources[0] if len(draft) else "",
                 share,
+                None if plain is None else plain * committed / tokens,
             )
         )

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.core.protocols import Logits
+from slipstream.errors import GrammarError
 from slipstream.grammar.library import library, limits, one_line
 from slipstream.grammar.vocabulary import GrammarVocabulary
 
@@ -18,7 +19,7 @@ class GrammarConstraint:
     count against the text, so a rollback past an error begins anew and repeats the tokens before it.
 
     source: a grammar in the library's own form
-    reason: the library's words for the failure, "" without one
+    reason: why it cannot go on, in the library's words; "" while it can
     """
 
     def __init__(self, source: str, vocabulary: GrammarVocabulary) -> None:
@@ -34,31 +35,26 @@ class GrammarConstraint:
         self._try_to_begin()
 
     @property
-    def failure(self) -> str | None:
-        if self._failed_at is None:
-            return None
-        return f"The text could not go on by its grammar ({self.reason}); simplify the grammar or the schema."
-
-    @property
     def complete(self) -> bool:
         """Whether the text may end here."""
         return self._failed_at is None and bool(self._matcher.is_accepting())
 
     def mask(self, row: Logits) -> None:
-        allowed = None if self._ended or self._failed_at is not None else self._allowed()
-        if allowed is not None and self._failed_at is None:
-            np.copyto(row, -np.inf, where=allowed == 0)
+        if self._ended:
+            row.fill(-np.inf)
             return
-        ends = [] if self._ended else list(self._end_tokens)
-        kept = row[ends]
-        row.fill(-np.inf)
-        row[ends] = kept
+        allowed = None if self._failed_at is not None else self._allowed()
+        if allowed is None or self._failed_at is not None:
+            raise GrammarError(
+                f"The text could not go on by its grammar ({self.reason}); simplify the grammar or the schema."
+            )
+        np.copyto(row, -np.inf, where=allowed == 0)
 
     def advance(self, token: int) -> bool:
         if self._ended:
             return False
         if token in self._end_tokens:  # the library would not take one where nothing else may come
-            taken = self._failed_at is not None or self.complete
+            taken = self.complete
         else:
             taken = self._failed_at is None and self._matcher.try_consume_tokens([token]) == 1
             self._note_failure(len(self._tokens) + 1)

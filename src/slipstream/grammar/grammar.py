@@ -73,7 +73,7 @@ class Grammar:
         Raises UsageError if the grammar needs tokens that the model lacks, or if no text can fulfil it.
         """
         constraint = GrammarConstraint(self.source, vocabulary)
-        if constraint.failure is not None:
+        if constraint.reason:
             raise UsageError(f"The {self.kind} cannot be used with this model: {constraint.reason}.")
         return constraint
 

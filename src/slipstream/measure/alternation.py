@@ -56,9 +56,9 @@ class _EveryOther(FixedLength):
     def __init__(self) -> None:
         super().__init__(LENGTH)
 
-    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter]) -> Iterator[Step]:
+    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter], beside: int = 0) -> Iterator[Step]:
         self.num_draft_tokens = LENGTH - self.num_draft_tokens
-        return super().draft(sequences, drafters)
+        return super().draft(sequences, drafters, beside)
 
 
 class _Watched(BaseDrafter):

@@ -113,7 +113,7 @@ class _Vocabulary:
 class _KnownTarget:
     """Its forwards take time; what their rows say nobody looks at."""
 
-    runtime = "simulated"
+    runtime, max_rows = "simulated", 512
 
     def __init__(self, costs: Costs, time: SimulatedTime, vocabulary: int, trees: bool) -> None:
         self.capabilities = Capabilities(trees=trees)

@@ -139,6 +139,7 @@ class AdaptivePolicy:
         self._late = 0.0
         # of the present round
         self._sequences: Sequence[SequenceView] = ()
+        self._beside = 0
         self._proposals: list[list[_Proposal]] = []
         self._limits: list[int] = []
         self._verified: list[int] = []
@@ -149,9 +150,9 @@ class AdaptivePolicy:
 
     # --- before the round's forward
 
-    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter]) -> Iterator[Step]:
+    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter], beside: int = 0) -> Iterator[Step]:
         """Free drafters first; then those with a price, where they promise more than was proposed for free."""
-        self._open(sequences, drafters)
+        self._open(sequences, drafters, beside)
         if not self._limits or self.bank.balance <= 0 or self._wants_plain():
             return
         everyone = range(len(sequences))
@@ -165,8 +166,8 @@ class AdaptivePolicy:
         for index, which in self._assigned().items():
             yield from self._draft_for_a_price(index, which)
 
-    def _open(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter]) -> None:
-        self._sequences, self.drafters = sequences, tuple(drafters)
+    def _open(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter], beside: int) -> None:
+        self._sequences, self.drafters, self._beside = sequences, tuple(drafters), beside
         count = len(sequences)
         if len(self.steps) < len(drafters):
             self.steps += [None] * (len(drafters) - len(self.steps))
@@ -179,8 +180,8 @@ class AdaptivePolicy:
         if self.costs.at(max([len(sequence.tokens) for sequence in sequences])):
             self._plain_known = self.costs.seconds(1)
         rate = self._tokens / self._time if self._time > 0 else 0.0
-        self._rule = Rule(self.costs, count, rate, self._sample, self._most_rows)
-        most = min(self._most, self._most_rows - count)
+        self._rule = Rule(self.costs, count, rate, self._sample, self._most_rows, beside)
+        most = min(self._most, self._most_rows - count - beside)
         self._limits = [min(most, sequence.draft_limit) for sequence in sequences] if most > 0 else []
 
     def _plain_time(self, count: int) -> float:
@@ -436,28 +437,41 @@ class AdaptivePolicy:
 
     # --- after it
 
-    def observe(self, committed: Sequence[Sequence[int]], seconds: Mapping[str, float]) -> None:
+    def observe(self, committed: Sequence[Sequence[int]], seconds: Mapping[str, float]) -> float:
         """Costs, acceptance, the rate and the bank learn from the round."""
         started = self._timer()
         count, tokens = len(committed), sum(map(len, committed))
-        expected = self.costs.learn(count + self._nodes, seconds["verify"])
+        verify, expected = self._verification(count, seconds["verify"])
         self._learn_steps()
         self._learn_overhead(tokens, seconds)
         plain = self._plain_time(count) / count * tokens
         if (unconfirmed := self.costs.seconds(1) / (DRIFT * self._plain_known)) > 1:
             plain /= unconfirmed  # no credit for a slowness that no plain round has shown yet
-        actual = seconds["draft"] + self._without_hiccup(seconds["verify"], expected)
+        actual = seconds["draft"] + self._without_hiccup(verify, expected)
         actual += seconds["sample"] + seconds["other"] + self._late
         self.bank.settle(actual, plain)
         self.ledger.add(self._nodes, tokens, actual, plain)
         self._tokens = _FADE * self._tokens + tokens
         self._time = _FADE * self._time + actual
         self._since_plain += 1
-        if not self._nodes:
+        if not self._nodes and not self._beside:
             self._since_plain, self._plain_known = 0, self.costs.seconds(1)
         self._probing.tick(plain)
         self._score(committed)
         self._late = self._timer() - started  # what this took is the next round's
+        return plain
+
+    def _verification(self, count: int, seconds: float) -> tuple[float, float]:
+        """(what verification took, what was expected), without the time of prompts that the forward read as well.
+
+        Such a forward teaches nothing: rows of a prompt give no logits, and there may be more than the table has.
+        """
+        rows = count + self._nodes
+        if not self._beside:
+            return seconds, self.costs.learn(rows, seconds)
+        expected = self.costs.seconds(rows)
+        share = expected / self.costs.seconds(rows + self._beside)
+        return share * seconds, expected
 
     def _without_hiccup(self, seconds: float, expected: float) -> float:
         """A forward's time. Once in a while one takes far too long, which would have hit plain decoding as well."""
@@ -501,6 +515,7 @@ class AdaptivePolicy:
             "actual_seconds": self.ledger.actual,
             "bank_seconds": self.bank.balance,
             "tokens_per_second": self._tokens / self._time if self._time else None,
+            "rate": self._rule.rate,
         }
 
     def close(self) -> None:

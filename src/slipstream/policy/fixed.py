@@ -30,7 +30,7 @@ class FixedLength:
         self._sequences: Sequence[SequenceView] = ()
         self._drafts: list[list[Draft]] = []
 
-    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter]) -> Iterator[Step]:
+    def draft(self, sequences: Sequence[SequenceView], drafters: Sequence[Drafter], beside: int = 0) -> Iterator[Step]:
         self._sequences = sequences
         self._drafts = [[Draft() for _ in drafters] for _ in sequences]
         everyone = range(len(sequences))

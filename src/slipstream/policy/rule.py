@@ -25,16 +25,26 @@ class Rule:
 
     rate:   tokens per second achieved, never below those of plain decoding; `temper` lowers it
     plain:  tokens per second of plain decoding
-    rows:   rows that are computed anyway, one for each sequence; `most` of a forward
+    count:  sequences, each of which commits a token anyway
+    rows:   rows that are computed anyway: one for each sequence, and those of prompts; `most` of a forward
     """
 
-    __slots__ = ("_cells", "_most", "_token", "base", "plain", "rate", "rows", "speed")
+    __slots__ = ("_cells", "_most", "_token", "base", "count", "plain", "rate", "rows", "speed")
 
-    def __init__(self, costs: CostTable, rows: int, rate: float, token_seconds: float, most: int = MOST_ROWS) -> None:
+    def __init__(
+        self,
+        costs: CostTable,
+        count: int,
+        rate: float,
+        token_seconds: float,
+        most: int = MOST_ROWS,
+        beside: int = 0,
+    ) -> None:
         self.speed, self._cells = costs.curve()
-        self.rows, self._token, self._most = rows, token_seconds, max(most - rows, 0)
-        self.base = costs.seconds(rows)
-        self.plain = rows / (self.base + rows * token_seconds)
+        self.count, self.rows = count, min(count + beside, MOST_ROWS)
+        self._token, self._most = token_seconds, max(most - self.rows, 0)
+        self.base = costs.seconds(self.rows)
+        self.plain = count / (costs.seconds(count) + count * token_seconds)
         self.rate = max(rate, self.plain)
 
     @property
@@ -54,7 +64,7 @@ class Rule:
         """Tokens per second of a round with the best number of levels, if this sequence's were the only draft."""
         cells, speed = self._cells, self.speed
         place, last, reached = self.rows, len(levels) - 1, 1.0
-        best, tokens, time = self.plain, float(self.rows), first
+        best, tokens, time = self.plain, float(self.count), first
         for level in range(min(LOOKAHEAD, most)):
             reached *= factor * (levels[level] if level < last else levels[last])
             if reached < NEGLIGIBLE:
@@ -70,7 +80,7 @@ class Rule:
     def best_rate_of(self, reached: Sequence[float]) -> float:
         """The same of the best part of a draft that is there; `reached` as for `best_part`."""
         rows, cells, speed = self.rows, self._cells, self.speed
-        best, tokens = self.plain, float(rows)
+        best, tokens = self.plain, float(self.count)
         for count, one in enumerate(reached[: self._most], 1):
             if one < NEGLIGIBLE:
                 break

@@ -1,1 +1,1 @@
-"""The server that speaks OpenAI's API. Needs the extra `server`."""
+"""The OpenAI-compatible server and its web page; needs the extra `[server]`."""

@@ -1,0 +1,226 @@
+"""`slipstream serve`: the OpenAI-compatible server and its web page."""
+
+import difflib
+import logging
+import os
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from slipstream.errors import RuntimeUnavailableError, StorageError, UsageError
+
+if TYPE_CHECKING:
+    from slipstream.engine import Engine
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
+MODEL, SPECULATION, NETWORK, LIMITS = "Model", "Speculation", "Network", "Limits"
+
+
+def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
+
+
+def _configured(context: typer.Context, path: Path | None) -> Path | None:
+    """Read the configuration file: its values are defaults of the options, below flags and environment."""
+    if path is None:
+        return None
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"The configuration {path} cannot be read: {getattr(error, 'strerror', error)}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"The configuration {path} is not TOML: {error}.") from None
+    known = [parameter.name for parameter in context.command.params if parameter.name not in ("config", "help")]
+    for name in values:
+        if name.replace("-", "_") not in known:
+            near = difflib.get_close_matches(name.replace("-", "_"), [one for one in known if one], 1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise UsageError(f"The configuration {path} has an unknown setting {name}{hint}")
+    context.default_map = {name.replace("-", "_"): value for name, value in values.items()}
+    return path
+
+
+def serve(
+    config: Annotated[
+        Path | None,
+        _option(
+            NETWORK,
+            "A TOML file with these options, such as `port = 9000`. Flags and SLIPSTREAM_... variables come before it.",
+            is_eager=True,
+            callback=_configured,
+            envvar="SLIPSTREAM_CONFIG",
+        ),
+    ] = None,
+    model: Annotated[
+        str,
+        _option(
+            MODEL,
+            "A .gguf file, a name that `slipstream models` lists, or hf:owner/repo/file.gguf.",
+            "-m",
+            "--model",
+            envvar="SLIPSTREAM_MODEL",
+        ),
+    ] = "smollm2-135m",
+    ctx: Annotated[
+        int | None,
+        _option(
+            MODEL, "Tokens that each text's context holds. Default: the model's, at most 4096.", envvar="SLIPSTREAM_CTX"
+        ),
+    ] = None,
+    runtime: Annotated[
+        Literal["auto", "native", "llamacpp"],
+        _option(MODEL, "What runs the model.", envvar="SLIPSTREAM_RUNTIME"),
+    ] = "auto",
+    threads: Annotated[
+        int | None,
+        _option(MODEL, "Threads. Default: the physical cores.", "-t", "--threads", envvar="SLIPSTREAM_THREADS"),
+    ] = None,
+    draft: Annotated[
+        str | None,
+        _option(
+            SPECULATION,
+            "Who drafts, as for `slipstream run`. Default: what `slipstream advise --save` found, else suffix.",
+            "-d",
+            "--draft",
+            envvar="SLIPSTREAM_DRAFT",
+        ),
+    ] = None,
+    speculation: Annotated[
+        Literal["auto", "on", "off"],
+        _option(SPECULATION, "As for `slipstream run`; a request may ask for less.", envvar="SLIPSTREAM_SPECULATION"),
+    ] = "auto",
+    num_draft_tokens: Annotated[
+        int | None, _option(SPECULATION, "As for `slipstream run`.", envvar="SLIPSTREAM_NUM_DRAFT_TOKENS")
+    ] = None,
+    host: Annotated[
+        str,
+        _option(
+            NETWORK, "Address to listen on. 0.0.0.0 is the whole network: then set a key.", envvar="SLIPSTREAM_HOST"
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, _option(NETWORK, "Port to listen on; 0 takes a free one.", min=0, max=65535, envvar="SLIPSTREAM_PORT")
+    ] = 8080,
+    api_key: Annotated[
+        str | None,
+        _option(
+            NETWORK,
+            "What clients must send as their API key. Better in the variable or a file.",
+            envvar="SLIPSTREAM_API_KEY",
+        ),
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, _option(NETWORK, "A file that holds the key.", envvar="SLIPSTREAM_API_KEY_FILE")
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        _option(
+            NETWORK,
+            "A site whose pages may ask this server, such as https://example.org; * is any. May be repeated.",
+            envvar="SLIPSTREAM_CORS_ORIGIN",
+        ),
+    ] = None,
+    allowed_host: Annotated[
+        list[str] | None,
+        _option(
+            NETWORK,
+            "A name by which the server may be called, for a proxy in front of it. May be repeated. Default: on a "
+            "loopback address localhost and that address, else any.",
+            envvar="SLIPSTREAM_ALLOWED_HOST",
+        ),
+    ] = None,
+    parallel: Annotated[
+        int, _option(LIMITS, "Texts that are decoded at once.", min=1, max=256, envvar="SLIPSTREAM_PARALLEL")
+    ] = 4,
+    max_queue: Annotated[
+        int,
+        _option(LIMITS, "Requests that may wait; more get 503.", min=0, max=100_000, envvar="SLIPSTREAM_MAX_QUEUE"),
+    ] = 64,
+    timeout: Annotated[
+        float, _option(LIMITS, "Seconds that an answer may take; 0 is no limit.", min=0, envvar="SLIPSTREAM_TIMEOUT")
+    ] = 600.0,
+    shutdown_timeout: Annotated[
+        float,
+        _option(
+            LIMITS,
+            "Seconds that answers have to end in when the server is stopped.",
+            min=0,
+            envvar="SLIPSTREAM_SHUTDOWN_TIMEOUT",
+        ),
+    ] = 30.0,
+    max_body: Annotated[
+        int, _option(LIMITS, "Bytes of a request.", min=1024, max=2**30, envvar="SLIPSTREAM_MAX_BODY")
+    ] = 4 * 2**20,
+    log_format: Annotated[
+        Literal["text", "json"],
+        _option(LIMITS, "Lines on stderr, one for each request.", envvar="SLIPSTREAM_LOG_FORMAT"),
+    ] = "text",
+) -> None:
+    """Serve a model to OpenAI clients and to the browser.
+
+    Open the address that it prints. Stop it with Ctrl-C: answers that are running may end first.
+    """
+    try:
+        from slipstream.server.serving import Address, run_server
+    except ImportError as error:
+        raise RuntimeUnavailableError(
+            f"The server needs packages that are not here ({error.name}); "
+            "install them with: pip install 'slipstream-decoding[server]'"
+        ) from None
+    key = _key(api_key, api_key_file)
+    _start_log(log_format)
+    engine = _load(model, ctx, runtime, threads, draft, speculation, num_draft_tokens, parallel)
+    from slipstream.server.app import Doors
+    from slipstream.server.service import Limits
+
+    names = tuple(allowed_host or (() if host not in LOOPBACK else (*LOOPBACK[:2], "[::1]", host)))
+    run_server(
+        engine,
+        Address(host, port),
+        Doors(key, tuple(cors_origin or ()), names, json_logs=log_format == "json"),
+        Limits(max_body, timeout or None, shutdown_timeout),
+        parallel=parallel,
+        queue=max_queue,
+    )
+
+
+def _key(given: str | None, file: Path | None) -> str | None:
+    """The API key; raises UsageError for an empty one or two."""
+    if given is not None and file is not None:
+        raise UsageError("Give the key either as --api-key or as --api-key-file, not both.")
+    if file is not None:
+        try:
+            given = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise StorageError(f"The key in {file} cannot be read: {getattr(error, 'strerror', error)}.") from None
+    if given is not None and (not given.strip() or not given.isprintable()):
+        raise UsageError("The API key is empty or has unprintable characters; choose another one.")
+    return given
+
+
+def _load(
+    model: str, ctx: int | None, runtime: Any, threads: int | None, draft: str | None, speculation: Any,
+    length: int | None, parallel: int,
+) -> "Engine":  # fmt: skip
+    from slipstream.cli import answer
+    from slipstream.cli.settings import Settings
+
+    settings = Settings(
+        model=model, ctx=ctx, runtime=runtime, threads=threads, draft=draft, speculation=speculation,
+        num_draft_tokens=length,
+    )  # fmt: skip
+    return answer.load(settings, max_sequences=parallel)
+
+
+def _start_log(form: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    plain = "%(message)s" if form == "json" else "%(asctime)s %(message)s"
+    handler.setFormatter(logging.Formatter(plain, "%H:%M:%S"))
+    for name in ("slipstream", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+    logging.getLogger("slipstream").setLevel(os.environ.get("SLIPSTREAM_LOG_LEVEL", "INFO").upper())
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

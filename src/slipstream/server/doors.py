@@ -1,0 +1,98 @@
+"""What every request passes: an id, the log, the counters, the key, and a look at where it comes from."""
+
+import hmac
+import json
+import logging
+import secrets
+from collections.abc import Collection
+from time import perf_counter
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from slipstream.server.errors import ApiError, response
+from slipstream.server.metrics import Metrics
+
+OPEN_PATHS = ("/", "/health", "/v1/health")
+OPEN_FOLDERS = ("/static/",)
+"""Need no key: the page, which asks for one, and the question whether the server is well."""
+REQUEST_ID = "x-request-id"
+_logger = logging.getLogger("slipstream.server")
+
+
+class AccessLog:
+    """Gives every request an id, logs and counts it. Neither prompts nor answers are ever logged.
+
+    as_json: one JSON object a line
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str], *, as_json: bool) -> None:
+        self._app, self._metrics, self._paths, self._as_json = app, metrics, frozenset(paths), as_json
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = perf_counter(), 0
+        name = f"req-{secrets.token_hex(8)}"
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID] = name
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        finally:
+            path = scope["path"] if scope["path"] in self._paths else "other"  # anybody may ask for anything
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._write(name, scope, status, perf_counter() - started)
+
+    def _write(self, name: str, scope: Scope, status: int, seconds: float) -> None:
+        client = scope["client"][0] if scope.get("client") else ""
+        path = scope["path"].encode("unicode_escape", "backslashreplace").decode("ascii")[:200]
+        if self._as_json:
+            fields = {"id": name, "client": client, "method": scope["method"], "path": path, "status": status}
+            _logger.info(json.dumps({**fields, "ms": round(seconds * 1e3, 1)}))
+        else:
+            _logger.info("%s %s %s %d %.0f ms %s", client, scope["method"], path, status, seconds * 1e3, name)
+
+
+class Doorkeeper:
+    """Lets in who has the key, if there is one, and keeps out pages of other sites, which a browser would let ask.
+
+    key:     what "Authorization: Bearer" must carry, None for no key
+    origins: whose pages may ask besides the server's own
+    """
+
+    def __init__(self, app: ASGIApp, key: str | None, origins: Collection[str] = ()) -> None:
+        self._app, self._key, self._origins = app, key, frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+        else:
+            answer = response(refusal)
+            if refusal.status == 401:
+                answer.headers["WWW-Authenticate"] = "Bearer"
+            await answer(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> ApiError | None:
+        headers, path = Headers(scope=scope), scope["path"]
+        origin = headers.get("origin")
+        if origin is not None and not self._is_welcome(origin, headers.get("host", "")):
+            return ApiError(403, "Pages of other sites may not ask this server; allow theirs with --cors-origin.")
+        if self._key is None or path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
+            return None
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._key.encode()):
+            return None
+        problem = "is wrong" if given else "is missing"
+        return ApiError(401, f"The API key {problem}; send it as Authorization: Bearer KEY.", code="invalid_api_key")
+
+    def _is_welcome(self, origin: str, host: str) -> bool:
+        return "*" in self._origins or origin in self._origins or urlsplit(origin).netloc == host

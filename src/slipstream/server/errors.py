@@ -1,0 +1,106 @@
+"""What goes wrong, in the shape that OpenAI's clients know."""
+
+import json
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from slipstream.errors import (
+    BusyError,
+    ChatTemplateError,
+    ContextLimitError,
+    SlipstreamError,
+    TooSlowError,
+    UsageError,
+)
+
+STATUS: dict[type[SlipstreamError], int] = {
+    UsageError: 400,
+    ContextLimitError: 400,
+    ChatTemplateError: 400,
+    BusyError: 503,
+    TooSlowError: 504,
+}
+"""By what the engine raises; all else is 500."""
+CODES = {ContextLimitError: "context_length_exceeded", BusyError: "server_busy", TooSlowError: "timeout"}
+RETRY_AFTER = 2
+"""Seconds, where nothing better is known."""
+
+
+class ApiError(Exception):
+    """A request that cannot be answered.
+
+    param: the field that is to blame; code: for programs
+    """
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+
+def error_body(error: Exception) -> tuple[int, dict[str, Any]]:
+    """(HTTP status, body) for anything that `SlipstreamError` or `ApiError` says."""
+    if isinstance(error, ApiError):
+        return error.status, _body(error.status, error.message, error.param, error.code)
+    status = next((status for kind, status in STATUS.items() if isinstance(error, kind)), 500)
+    code = next((code for kind, code in CODES.items() if isinstance(error, kind)), None)
+    return status, _body(status, str(error), None, code)
+
+
+def _body(status: int, message: str, param: str | None, code: str | None) -> dict[str, Any]:
+    kinds = {401: "authentication_error", 404: "not_found_error", 503: "overloaded_error"}
+    kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def response(error: Exception) -> Response:
+    """The error as an answer."""
+    status, body = error_body(error)
+    headers = {"Retry-After": str(RETRY_AFTER)} if status == 503 else None
+    return JSONResponse(body, status, headers)
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """Exception handler for `ApiError` and `SlipstreamError`."""
+    return response(error)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Exception handler for what Starlette refuses: unknown paths, wrong methods."""
+    assert isinstance(error, HTTPException)
+    known = {404: f"There is no {request.url.path} here.", 405: f"{request.method} is not for {request.url.path}."}
+    answer = response(ApiError(error.status_code, known.get(error.status_code, error.detail)))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def on_bug(request: Request, error: Exception) -> Response:
+    """Exception handler for everything else, which Starlette logs."""
+    return response(ApiError(500, "The server made a mistake; its log says which."))
+
+
+_KINDS = ("str", "int", "float", "bool")
+
+
+def first_problem(error: ValidationError) -> ApiError:
+    """What is wrong, in a sentence that names the field; of several things the one that we said ourselves."""
+    problems = error.errors(include_url=False, include_input=False)
+    problem = next((one for one in problems if one["type"] == "value_error"), problems[0])
+    # between fields and indices pydantic names the member of a union that it tried
+    parts = [str(part) for part in problem["loc"]]
+    place = ".".join([part for part in parts if part not in _KINDS and "[" not in part and "-" not in part])
+    message = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    return ApiError(400, f"{place}: {message}." if place else f"{message}.", param=place or None)
+
+
+def parsed(body: bytes) -> Any:
+    """JSON from a request. Raises ApiError for anything else."""
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise ApiError(400, "The request is nested too deeply.") from None
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise ApiError(400, f"The request is not JSON in UTF-8: {error}.") from None

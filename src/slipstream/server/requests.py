@@ -1,0 +1,253 @@
+"""What clients may send: OpenAI's fields, llama-server's sampling options, and `speculation`.
+
+Unknown fields are ignored, as OpenAI does; impossible values are refused.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from slipstream.engine import GenerationOptions
+from slipstream.policy.fixed import MOST_DRAFT_TOKENS
+
+MOST_CHOICES = 16
+MOST_MESSAGES = 4096
+MOST_STOPS = 64
+MOST_BIASES = 1024
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Speculation(_Request):
+    """How a request wants to be decoded.
+
+    details: tell of each token whether it was drafted, by whom, and in which round
+    """
+
+    mode: Literal["auto", "off"] = "auto"
+    num_draft_tokens: Annotated[int, Field(ge=0, le=MOST_DRAFT_TOKENS)] | None = None
+    details: bool = False
+
+    @property
+    def limit(self) -> int | None:
+        """Most draft tokens of a round; None leaves it to the server."""
+        return 0 if self.mode == "off" else self.num_draft_tokens
+
+
+class StreamOptions(_Request):
+    """What a stream ends with."""
+
+    include_usage: bool = False
+
+
+def _as_object(value: Any) -> Any:
+    return {"mode": value} if isinstance(value, str) else value
+
+
+class GenerationRequest(_Request):
+    """What chat, completions and responses have in common."""
+
+    model: str | None = None
+    stream: bool = False
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-100, le=100)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    repeat_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    speculation: Annotated[Speculation, BeforeValidator(_as_object)] = Speculation()
+    user: str | None = None
+
+    def options(self) -> GenerationOptions:
+        """For the engine; what was not given stays with the model's defaults."""
+        names = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty")
+        given: dict[str, Any] = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        penalty = self.repetition_penalty if self.repetition_penalty is not None else self.repeat_penalty
+        if penalty is not None:
+            given["repetition_penalty"] = penalty
+        if self.seed is not None:
+            given["seed"] = self.seed % 2**64
+        given |= {"num_draft_tokens": self.speculation.limit, "logprobs": False}
+        return cast(GenerationOptions, given)
+
+
+class SampledRequest(GenerationRequest):
+    """What chat and completions have in common."""
+
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    logit_bias: Annotated[dict[int, float], Field(max_length=MOST_BIASES)] | None = None
+    stream_options: StreamOptions | None = None
+
+    @field_validator("stop")
+    @classmethod
+    def _not_empty(cls, stop: str | list[str] | None) -> str | list[str] | None:
+        if stop == "" or (isinstance(stop, list) and "" in stop):
+            raise ValueError("a stop string must not be empty")
+        return stop
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _within(cls, bias: dict[int, float] | None) -> dict[int, float] | None:
+        """-100 bans and 100 forces a token, as OpenAI's API has it."""
+        if bias and not all(-100 <= value <= 100 for value in bias.values()):
+            raise ValueError("values must be between -100 and 100")
+        return bias
+
+    @property
+    def choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def options(self) -> GenerationOptions:
+        given = super().options()
+        given["stop"], given["max_tokens"] = self.stop, self.max_tokens
+        if self.logit_bias:
+            given["logit_bias"] = self.logit_bias
+        return given
+
+
+class TextPart(_Request):
+    """A part of a message; only text can be read here."""
+
+    type: str
+    text: str | None = None
+
+    @model_validator(mode="after")
+    def _is_text(self) -> "TextPart":
+        if self.type not in ("text", "input_text", "output_text", "refusal"):
+            raise ValueError(f"parts of type {self.type!r} cannot be read; this server takes text")
+        if self.text is None:
+            raise ValueError("a text part needs text")
+        return self
+
+
+class Message(BaseModel):
+    """One message of a chat; fields besides role and content go to the model's template as they are."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[TextPart] | None = None
+
+    def for_template(self) -> Mapping[str, Any]:
+        """As the engine takes it: content is one text."""
+        content = self.content
+        text = "".join([part.text or "" for part in content]) if isinstance(content, list) else content or ""
+        role = "system" if self.role == "developer" else self.role
+        return {**(self.model_extra or {}), "role": role, "content": text}
+
+
+class ChatRequest(SampledRequest):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+    def options(self) -> GenerationOptions:
+        given = super().options()
+        if self.max_completion_tokens is not None:
+            given["max_tokens"] = self.max_completion_tokens
+        given["logprobs"] = bool(self.logprobs) or self.speculation.details
+        given["top_logprobs"] = (self.top_logprobs or 0) if self.logprobs else 0
+        thinking = (self.chat_template_kwargs or {}).get("enable_thinking")
+        if isinstance(thinking, bool):
+            given["think"] = thinking
+        return given
+
+
+class CompletionRequest(SampledRequest):
+    """`POST /v1/completions`."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    echo: bool = False
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """All prompts; a list of numbers is one of them."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if all(isinstance(item, int) for item in self.prompt):
+            return [self.prompt]  # type: ignore[list-item]
+        return self.prompt  # type: ignore[return-value]
+
+    def options(self) -> GenerationOptions:
+        given = super().options()
+        given["max_tokens"] = self.max_tokens or 16  # OpenAI's default for this endpoint
+        given["logprobs"] = self.logprobs is not None or self.speculation.details
+        given["top_logprobs"] = self.logprobs or 0
+        return given
+
+
+class ResponseItem(_Request):
+    """One item of a response's input; only messages can be read."""
+
+    type: str = "message"
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: str | list[TextPart] | None = None
+
+    @model_validator(mode="after")
+    def _is_message(self) -> "ResponseItem":
+        if self.type != "message" or self.role is None or self.content is None:
+            raise ValueError("items must be messages with a role and content")
+        return self
+
+
+class ResponsesRequest(GenerationRequest):
+    """`POST /v1/responses`, text in and text out; nothing is stored between requests."""
+
+    input: str | Annotated[list[ResponseItem], Field(min_length=1, max_length=MOST_MESSAGES)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    previous_response_id: str | None = None
+    metadata: dict[str, str] | None = None
+
+    @field_validator("previous_response_id")
+    @classmethod
+    def _nothing_is_stored(cls, value: str | None) -> str | None:
+        if value is not None:
+            raise ValueError("responses are not stored here; send the whole conversation as input")
+        return value
+
+    @property
+    def messages(self) -> list[Mapping[str, Any]]:
+        """As the engine takes them."""
+        first: list[Mapping[str, Any]] = []
+        if self.instructions is not None:
+            first.append({"role": "system", "content": self.instructions})
+        if isinstance(self.input, str):
+            return [*first, {"role": "user", "content": self.input}]
+        given = [Message(role=item.role or "user", content=item.content) for item in self.input]
+        return first + [message.for_template() for message in given]
+
+    def options(self) -> GenerationOptions:
+        return {**super().options(), "max_tokens": self.max_output_tokens}
+
+
+class TokenizeRequest(_Request):
+    """`POST /tokenize`, as llama-server has it."""
+
+    content: str
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class DetokenizeRequest(_Request):
+    """`POST /detokenize`."""
+
+    tokens: list[int]

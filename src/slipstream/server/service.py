@@ -1,0 +1,126 @@
+"""What the handlers share: the model, the worker that runs it, and the limits."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import time
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from slipstream.core.protocols import Vocabulary
+from slipstream.engine import Completion, Engine, GenerationOptions, Token
+from slipstream.engine.batch import Generation
+from slipstream.engine.options import Prompt
+from slipstream.engine.worker import Worker
+from slipstream.server.answers import Answers
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the server takes.
+
+    body:     bytes of a request
+    timeout:  seconds of an answer, waiting included; None for no end
+    patience: seconds that answers have to end when the server shuts down
+    """
+
+    body: int = 4 * 2**20
+    timeout: float | None = 600.0
+    patience: float = 30.0
+
+
+class Service:
+    """One model behind the API.
+
+    name:  what the model is called in answers
+    clock: seconds since 1970, for "created"
+    on_end: called for each text that comes to its end with the seconds that its first token took
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        limits: Limits = Limits(),
+        *,
+        clock: Callable[[], float] = time,
+        on_end: Callable[[Completion, float], None] = lambda completion, waited: None,
+    ) -> None:
+        self.worker = worker
+        self._on_end = on_end
+        self.limits = limits
+        self.name = worker.engine.target.name.removesuffix(".gguf")
+        self._clock = clock
+        self.started = self.now
+
+    @property
+    def engine(self) -> Engine:
+        return self.worker.engine
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.engine.target.vocabulary
+
+    @property
+    def now(self) -> int:
+        return int(self._clock())
+
+    async def begin(self, prompts: Sequence[Prompt], options: GenerationOptions, choices: int = 1) -> Answers:
+        """Check and queue a request: `choices` answers to each prompt. Raises SlipstreamError, BusyError among it."""
+        generations = await run_in_threadpool(self._prepare, prompts, options, choices)
+        return Answers(self.worker, generations, self.limits.timeout, self._on_end)
+
+    def _prepare(self, prompts: Sequence[Prompt], options: GenerationOptions, choices: int) -> list[Generation]:
+        generations: list[Generation] = []
+        for prompt in prompts:
+            first = self.engine.prepare(prompt, **options)
+            again: GenerationOptions = {**options, "seed": first.completion.seed}
+            ids = first.completion.prompt_tokens
+            generations += [first, *(self.engine.prepare(ids, choice=n, **again) for n in range(1, choices))]
+        return generations
+
+    # --- parts of answers
+
+    def usage(self, completions: Sequence[Completion], choices: int = 1) -> dict[str, Any]:
+        """OpenAI's count of tokens; a prompt with several answers counts once."""
+        prompts = completions[::choices]
+        prompt = sum([len(one.prompt_tokens) for one in prompts])
+        generated = sum([len(one.tokens) for one in completions])
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": generated,
+            "total_tokens": prompt + generated,
+            "prompt_tokens_details": {"cached_tokens": sum([one.timings.cache_n for one in prompts])},
+        }
+
+    def figures(self, completion: Completion) -> dict[str, Any]:
+        """llama-server's `timings`, and what speculation did."""
+        explanation = self.worker.policy["explanation"]
+        return {
+            "timings": completion.timings.as_dict(),
+            "speculation": {**completion.speculation(), "explanation": explanation},
+        }
+
+    def details(self, tokens: Sequence[Token]) -> list[dict[str, Any]]:
+        """Where each token came from."""
+        return [
+            {
+                "id": one.id,
+                "text": one.text,
+                "logprob": one.logprob,
+                "accepted": one.accepted,
+                "drafter": one.drafter,
+                "round": one.round,
+            }
+            for one in tokens
+        ]
+
+    def spelled(self, token: int, logprob: float | None) -> dict[str, Any]:
+        """A token as OpenAI's log-probabilities have it."""
+        raw = self.vocabulary.token_bytes(token)
+        text = raw.decode("utf-8", "replace") if raw else self.vocabulary.token_name(token)
+        return {"token": text, "logprob": logprob, "bytes": list(raw)}
+
+
+def finish_reason(completion: Completion) -> str | None:
+    """OpenAI's word for why a text ended; None for one that was ended from outside."""
+    return None if completion.finish_reason == "cancelled" else completion.finish_reason

@@ -1,0 +1,149 @@
+"""`slipstream serve` as a process of its own."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.tiny_models import tiny_llama
+
+PROMPT = {"prompt": "abc", "max_tokens": 5, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama(tmp_path_factory.mktemp("serve") / "tiny.gguf")
+
+
+class Process:
+    """A server process; `lines` is what it has said so far."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "slipstream", "serve", "--port", "0", *arguments],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        self.lines.extend(self.process.stderr)  # line by line
+
+    @property
+    def url(self) -> str:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and self.process.poll() is None:
+            found = [match for line in self.lines if (match := re.search(r"http://\S+", line))]
+            if found:
+                return found[0].group()
+            time.sleep(0.02)
+        raise AssertionError("".join(self.lines))
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(30)
+        self.close()
+        return code
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for one in started:
+        one.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_a_signal_and_lets_answers_end(processes: list[Process], model: Path, number: int) -> None:
+    process = Process("-m", str(model), "--parallel", "2", "--draft", "suffix")
+    processes.append(process)
+    url = process.url
+    assert httpx.post(f"{url}/v1/completions", json=PROMPT).json()["usage"]["completion_tokens"] <= 5
+    with httpx.stream("POST", f"{url}/v1/completions", json={**PROMPT, "max_tokens": 100, "stream": True}) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        process.process.send_signal(number)
+        assert "data: [DONE]" in list(lines)
+    assert process.process.wait(30) == 0
+    said = "".join(process.lines)
+    assert "/v1/completions 200" in said
+    assert "Traceback" not in said
+
+
+def test_killed_and_started_again_it_serves_again(processes: list[Process], model: Path) -> None:
+    for _ in range(2):
+        process = Process("-m", str(model))
+        processes.append(process)
+        assert httpx.post(f"{process.url}/v1/completions", json=PROMPT).status_code == 200
+        assert process.end(signal.SIGKILL) == -signal.SIGKILL
+
+
+def test_flags_come_before_the_environment_and_that_before_the_file(
+    processes: list[Process], model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text(f'model = "{model}"\nparallel = 3\nmax-queue = 7\nlog-format = "json"\napi_key = "from file"\n')
+    process = Process(
+        "--config", str(file), "--parallel", "2", SLIPSTREAM_PARALLEL="1", SLIPSTREAM_API_KEY="from environment"
+    )
+    processes.append(process)
+    wrong = httpx.get(f"{process.url}/props", headers={"Authorization": "Bearer from file"})
+    assert wrong.status_code == 401
+    props = httpx.get(f"{process.url}/props", headers={"Authorization": "Bearer from environment"}).json()
+    assert props["parallel"] == 2
+    assert process.end() == 0
+    logged = [json.loads(line) for line in process.lines if line.startswith("{")]
+    assert [(one["path"], one["status"]) for one in logged] == [("/props", 401), ("/props", 200)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--config", "missing.toml"], "cannot be read"),
+        (["--config", "{folder}/broken.toml"], "is not TOML"),
+        (["--config", "{folder}/unknown.toml"], "unknown setting paralel; did you mean parallel?"),
+        (["--host", "not a host"], "Cannot listen on not a host"),
+        (["--port", "{taken}"], "choose another --port"),
+        (["--api-key", ""], "API key is empty"),
+        (["--api-key", "x", "--api-key-file", "y"], "not both"),
+        (["--api-key-file", "missing"], "cannot be read"),
+        (["--parallel", "0"], "parallel"),
+        (["--port", "99999"], "port"),
+        (["--draft", "nobody"], "nobody"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(model: Path, tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    (tmp_path / "broken.toml").write_text("x = ")
+    (tmp_path / "unknown.toml").write_text("paralel = 3")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        given = [argument.format(folder=tmp_path, taken=port) for argument in arguments]
+        done = subprocess.run(
+            [sys.executable, "-m", "slipstream", "serve", "-m", str(model), *given],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode in (1, 2)
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr

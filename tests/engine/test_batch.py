@@ -1,0 +1,113 @@
+"""Generations that come and go in one batch: each text is the one that its generation has alone."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slipstream.draft import ModelDrafter, SuffixDrafter
+from slipstream.engine import Engine
+from slipstream.engine.batch import Generation
+from slipstream.errors import RuntimeUnavailableError
+from slipstream.policy import AdaptivePolicy, CostTable, FixedLength
+from tests.fakes import FakeModel
+
+PROMPTS = ("a", "The prompt that goes on for longer than one forward takes", "The prompt", "abcabcabcabc", "zzz")
+
+
+def engine(policy: str = "fixed", sessions: int = 3, **model: Any) -> Engine:
+    target = FakeModel(seed=1, order=1, max_sessions=sessions, **model)
+    drafters = [SuffixDrafter(), ModelDrafter(FakeModel(seed=1, order=1, max_sessions=sessions))]
+    flat = CostTable({1: 1e-3, 32: 2e-3})
+    adaptive = AdaptivePolicy(flat, [None, CostTable({1: 1e-5})], trees=True, most_rows=target.max_rows)
+    return Engine(target, drafters, FixedLength(3) if policy == "fixed" else adaptive)
+
+
+def begun(engine: Engine, prompt: str, **options: Any) -> Generation:
+    return engine.prepare(prompt, **{"max_tokens": 30, "temperature": 0.8, **options})
+
+
+arrivals = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(0, 2**20), st.integers(0, 6), st.sampled_from([None, 0, 2])),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(arrivals, st.integers(0, 12), st.sampled_from(["fixed", "adaptive"]), st.integers(0, 5))
+def test_texts_do_not_depend_on_the_company(
+    arrivals: list[tuple[int, int, int, int | None]], slice_rows: int, policy: str, cancelled: int
+) -> None:
+    with engine(policy) as shared, engine() as alone:
+        batch = shared.batch()
+        waiting = [
+            (pause, begun(shared, PROMPTS[prompt], seed=seed, num_draft_tokens=most))
+            for prompt, seed, pause, most in arrivals
+        ]
+        everyone = [generation for _, generation in waiting]
+        running: list[Generation] = []
+        while waiting or running:
+            while waiting and batch.size < 3 and (waiting[0][0] == 0 or not running):
+                running.append(waiting.pop(0)[1])
+                batch.add(running[-1])
+            waiting = [(max(pause - 1, 0), generation) for pause, generation in waiting]
+            batch.play_round(slice_rows)
+            for generation in list(running):
+                given_up = generation is everyone[-1] and len(generation.completion.tokens) >= cancelled > 0
+                if generation.sequence.finished or given_up:
+                    running.remove(generation)
+                    batch.remove(generation)
+                    batch.remove(generation)  # twice is harmless
+        assert batch.size == 0
+        for (prompt, seed, _, most), generation in zip(arrivals, everyone, strict=True):
+            expected = alone.generate(PROMPTS[prompt], max_tokens=30, temperature=0.8, seed=seed)
+            found = generation.completion
+            assert found.tokens == expected.tokens[: len(found.tokens)]
+            if generation.sequence.finished:
+                assert (found.tokens, found.text) == (expected.tokens, expected.text)
+                assert found.logprobs == expected.logprobs
+            if most == 0:
+                assert found.timings.draft_n == 0
+
+
+@pytest.mark.parametrize("slice_rows", [0, 5])
+def test_a_long_prompt_comes_in_beside_the_tokens_of_others(slice_rows: int) -> None:
+    with engine() as one:
+        batch, second = one.batch(), begun(one, PROMPTS[1], seed=2)
+        first = begun(one, "a", seed=1, max_tokens=100, logit_bias={256: -100.0})
+        batch.add(first)
+        batch.play_round()
+        batch.add(second)
+        before = len(first.completion.tokens)
+        rounds = 0
+        while second.sequence.lacking:
+            batch.play_round(slice_rows)
+            rounds += 1
+        grown = len(first.completion.tokens) > before
+        assert grown == (slice_rows > 0)
+        assert rounds == (-(-len(PROMPTS[1]) // 16) if not slice_rows else -(-(len(PROMPTS[1]) - 1) // slice_rows))
+        assert second.completion.timings.prompt_n == len(PROMPTS[1])
+        batch.close()
+        assert batch.size == 0
+
+
+def test_there_are_never_more_rows_than_a_forward_takes() -> None:
+    with engine(sessions=6) as one:
+        batch = one.batch()
+        for number in range(6):  # 6 * (1 + 3) rows, and 16 are taken
+            batch.add(begun(one, "abcabcabc", seed=number))
+        while not batch.finished:
+            batch.play_round(4)
+        batch.close()
+
+
+def test_without_a_session_left_nothing_is_begun() -> None:
+    with engine(sessions=1) as one:
+        batch = one.batch()
+        batch.add(begun(one, "a"))
+        with pytest.raises(RuntimeUnavailableError):
+            batch.add(begun(one, "b"))
+        assert batch.size == 1
+        batch.close()

@@ -1,0 +1,201 @@
+"""OpenAI's own client against a real server."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from slipstream.engine import Engine
+from tests.server.serving import Served, fake_engine, serving
+
+MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello there, hello there"}]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving() as one:
+        yield one
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Engine]:
+    with fake_engine() as engine:
+        yield engine
+
+
+def test_a_chat_is_the_engine_s_text(client: openai.OpenAI, alone: Engine, served: Served) -> None:
+    expected = alone.generate(MESSAGES, seed=3, max_tokens=40, num_draft_tokens=0)
+    for speculation in ("auto", "off"):
+        answer = client.chat.completions.create(
+            model="any", messages=MESSAGES, seed=3, max_tokens=40, extra_body={"speculation": speculation}
+        )
+        [choice] = answer.choices
+        assert choice.message.content == expected.text
+        assert choice.finish_reason == expected.finish_reason
+        assert answer.model == "fake"
+        assert answer.usage.prompt_tokens == len(expected.prompt_tokens)
+        assert answer.usage.completion_tokens == len(expected.tokens)
+        assert answer.timings["draft_n"] == 0 if speculation == "off" else answer.timings["draft_n"] > 0
+        assert answer.speculation["rounds"] <= len(expected.tokens)
+
+
+def test_a_stream_joins_to_the_same_text_and_ends_with_its_usage(client: openai.OpenAI, alone: Engine) -> None:
+    expected = alone.generate(MESSAGES, seed=4, max_tokens=30)
+    chunks = list(
+        client.chat.completions.create(
+            model="any", messages=MESSAGES, seed=4, max_tokens=30, stream=True, stream_options={"include_usage": True},
+            extra_body={"speculation": {"mode": "auto", "details": True}},
+        )
+    )  # fmt: skip
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(texts) == expected.text
+    reasons = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices]
+    assert [reason for reason in reasons if reason] == [expected.finish_reason]
+    assert chunks[-1].usage.completion_tokens == len(expected.tokens)
+    assert chunks[-1].timings["predicted_n"] == len(expected.tokens)
+    tokens = [token for chunk in chunks if chunk.choices for token in getattr(chunk.choices[0], "tokens", [])]
+    assert [token["id"] for token in tokens] == expected.tokens
+    assert "".join([token["text"] for token in tokens]) == expected.text
+    assert any(token["accepted"] for token in tokens)
+    assert {token["drafter"] for token in tokens if token["accepted"]} <= {"suffix", "model"}
+    assert tokens[-1]["round"] == max(token["round"] for token in tokens)
+
+
+def test_log_probabilities_are_those_of_plain_decoding(client: openai.OpenAI, alone: Engine) -> None:
+    expected = alone.generate(MESSAGES, seed=5, max_tokens=12, num_draft_tokens=0)
+    answer = client.chat.completions.create(
+        model="any", messages=MESSAGES, seed=5, max_tokens=12, logprobs=True, top_logprobs=3
+    )
+    content = answer.choices[0].logprobs.content
+    assert [one.logprob for one in content] == expected.logprobs
+    for one in content:
+        assert len(one.top_logprobs) == 3
+        assert one.top_logprobs[0].logprob >= one.top_logprobs[1].logprob >= one.top_logprobs[2].logprob
+        assert one.top_logprobs[0].logprob >= one.logprob
+
+
+def test_several_choices_differ_and_the_first_is_the_only_one_s(client: openai.OpenAI) -> None:
+    def texts(n: int) -> list[str]:
+        answer = client.chat.completions.create(model="any", messages=MESSAGES, seed=6, max_tokens=20, n=n)
+        assert [choice.index for choice in answer.choices] == list(range(n))
+        return [choice.message.content for choice in answer.choices]
+
+    three = texts(3)
+    assert len(set(three)) == 3
+    assert texts(1) == three[:1]
+
+
+def test_stop_strings_biases_and_penalties_go_through(client: openai.OpenAI, alone: Engine) -> None:
+    plain = alone.generate(MESSAGES, seed=7, max_tokens=30).text
+    stop = plain[5:7]
+    answer = client.chat.completions.create(model="any", messages=MESSAGES, seed=7, max_tokens=30, stop=[stop, "!?"])
+    assert answer.choices[0].message.content == plain[: plain.index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+    answer = client.chat.completions.create(
+        model="any", messages=MESSAGES, seed=7, max_completion_tokens=10, logit_bias={"42": 100}, temperature=0
+    )
+    assert answer.choices[0].message.content == "q" * 10
+
+
+def test_completions_continue_text_and_ids_and_several_prompts(client: openai.OpenAI, alone: Engine) -> None:
+    expected = alone.generate("Once upon", seed=8, max_tokens=16)
+    answer = client.completions.create(
+        model="any", prompt=["Once upon", "Once upon"], seed=8, n=2, echo=True, logprobs=2
+    )
+    assert len(answer.choices) == 4
+    assert answer.choices[0].text == answer.choices[2].text == "Once upon" + expected.text
+    assert answer.choices[0].logprobs.token_logprobs == expected.logprobs
+    assert all(len(top) <= 2 for top in answer.choices[0].logprobs.top_logprobs)
+    ids = list(b"Once upon")
+    streamed = client.completions.create(model="any", prompt=ids, seed=8, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in streamed) == expected.text
+
+
+def test_responses(client: openai.OpenAI, alone: Engine) -> None:
+    expected = alone.generate(MESSAGES, seed=9, max_tokens=200)
+    answer = client.responses.create(
+        model="any", instructions="be brief", input="hello there, hello there", max_output_tokens=200,
+        extra_body={"seed": 9},
+    )  # fmt: skip
+    assert answer.output_text == expected.text
+    assert answer.status == ("completed" if expected.finish_reason == "stop" else "incomplete")
+    events = list(
+        client.responses.create(model="any", input=MESSAGES, max_output_tokens=200, stream=True, extra_body={"seed": 9})
+    )
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert events[-1].type == f"response.{answer.status}"
+    assert text == expected.text == events[-1].response.output_text
+    with pytest.raises(openai.BadRequestError, match="not stored"):
+        client.responses.create(model="any", input="hi", previous_response_id="resp_1")
+
+
+def test_many_at_once_get_the_texts_they_would_have_alone(served: Served, alone: Engine) -> None:
+    async def all_of_them() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+            jobs = [
+                client.chat.completions.create(
+                    model="any", messages=[{"role": "user", "content": f"say {seed}"}], seed=seed, max_tokens=25
+                )
+                for seed in range(12)
+            ]
+            return [answer.choices[0].message.content for answer in await asyncio.gather(*jobs)]
+
+    texts = asyncio.run(all_of_them())
+    for seed, text in enumerate(texts):
+        assert text == alone.generate([{"role": "user", "content": f"say {seed}"}], seed=seed, max_tokens=25).text
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["fake"]
+    assert client.models.retrieve("fake").id == "fake"
+    with pytest.raises(openai.NotFoundError, match="no model 'gpt'"):
+        client.models.retrieve("gpt")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "word"),
+    [
+        ("temperature", -1, "temperature"),
+        ("top_p", 0, "top_p"),
+        ("n", 0, "n"),
+        ("n", 100, "n"),
+        ("max_tokens", 0, "max_tokens"),
+        ("stop", [""], "stop"),
+        ("seed", "x", "seed"),
+        ("logit_bias", {"5": 1000}, "logit_bias"),
+        ("logit_bias", {"99999": 1}, "logit_bias"),
+        ("top_logprobs", 21, "top_logprobs"),
+        ("speculation", "sometimes", "speculation"),
+        ("speculation", {"num_draft_tokens": 65}, "speculation"),
+        ("messages", [], "messages"),
+        ("messages", [{"role": "king", "content": "x"}], "messages"),
+        ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "image_url"),
+        ("messages", [{"role": "user", "content": "x" * 600}], "context holds 512"),
+    ],
+)
+def test_impossible_values_are_refused_in_openai_s_shape(
+    client: openai.OpenAI, field: str, value: object, word: str
+) -> None:
+    body = {"model": "any", "messages": MESSAGES, field: value}
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.post("/chat/completions", body=body, cast_to=object)
+    error = caught.value.body
+    assert word in error["message"]
+    assert error["type"] == "invalid_request_error"
+    assert json.dumps(error)
+
+
+def test_unknown_fields_are_ignored(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="any", messages=MESSAGES, max_tokens=3, user="me", extra_body={"service_tier": "x", "foo": {"bar": 1}}
+    )
+    assert answer.choices[0].finish_reason == "length"
