@@ -214,3 +214,17 @@ def test_several_answers_to_one_prompt_differ_and_each_can_be_had_again(worker: 
             texts.append(generation.completion.tokens)
         assert texts[0] != texts[1] == texts[2]
         assert texts[0] == engine.generate("a", seed=3, max_tokens=20).tokens
+
+
+def test_a_prompt_that_several_texts_begin_with_is_read_once(worker: Worker, model: GatedModel) -> None:
+    model.gate.clear()
+    prompt = "the same long instructions for everybody, which take some rounds to read; " * 2
+    waiters = [Waiter(worker.engine, prompt + ending) for ending in ("a", "b")]
+    other = Waiter(worker.engine, "b")
+    worker.submit([waiters[0].job])
+    worker.submit([waiters[1].job, other.job])
+    model.gate.set()
+    timings = [one.wait().job.completion.timings for one in waiters]
+    assert other.wait().error is None
+    assert (timings[0].cache_n, timings[0].prompt_n) == (0, len(prompt) + 1)
+    assert timings[1].cache_n == len(prompt)

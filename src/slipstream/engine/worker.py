@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 from time import monotonic
 
+from slipstream.core.feed import common_prefix
 from slipstream.core.stats import RoundRecord
 from slipstream.engine.batch import Batch, Generation
 from slipstream.engine.completion import Completion, Token
@@ -15,6 +16,8 @@ from slipstream.errors import BusyError, RuntimeUnavailableError, SlipstreamErro
 
 SLICE_ROWS = 64
 """Prompt tokens that one round reads beside others' tokens: new requests must not make the others stutter."""
+SHARED_PROMPT = 64
+"""Tokens of a prompt that waits for another one that begins like it to be read."""
 _logger = logging.getLogger(__name__)
 
 
@@ -158,14 +161,24 @@ class Worker:
         """Give free places to those who wait, the oldest first."""
         while self._batch.size < self._parallel:
             with self._changed:
-                if not self._waiting:
+                job = next((one for one in self._waiting if not self._is_being_read(one)), None)
+                if job is None:
                     return
-                job = self._waiting.popleft()
+                self._waiting.remove(job)
                 self._active[job.generation] = job
             try:
                 self._batch.add(job.generation)
             except SlipstreamError as error:
                 self._end(job, error)
+
+    def _is_being_read(self, job: Job) -> bool:
+        """Whether most of a prompt is being read for another text: a moment later it is there for both."""
+        prompt = job.generation.sequence.tokens
+        return len(prompt) >= SHARED_PROMPT and any(
+            2 * common_prefix(prompt, generation.sequence.tokens) > len(prompt)
+            for generation in self._active
+            if generation.sequence.lacking
+        )
 
     def _play_round(self) -> None:
         try:
