@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from slipstream.engine import GenerationOptions
 from slipstream.errors import UsageError
 from slipstream.grammar import Grammar
 
@@ -29,3 +30,9 @@ def grammar_of_format(response_format: object) -> Grammar | None:
     if schema is None:
         raise UsageError('response_format of type "json_schema" needs {"json_schema": {"schema": ...}}.')
     return Grammar.from_json_schema(schema)
+
+
+def with_format(options: GenerationOptions, response_format: object) -> GenerationOptions:
+    """The options with the grammar of a format, if it has one. Takes a while for a large schema."""
+    grammar = grammar_of_format(response_format)
+    return options if grammar is None else {**options, "grammar": grammar}

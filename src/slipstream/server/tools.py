@@ -66,8 +66,10 @@ class Tools:
     def render(self, messages: Sequence[Message], *, think: bool | None = None) -> str:
         """The prompt: the conversation with earlier calls and their results, and the tools.
 
-        Raises ChatTemplateError where the template refuses the conversation.
+        Raises ChatTemplateError where the template refuses the conversation, UsageError for calls that are none.
         """
+        for message in messages:
+            _check_calls(message)
         if not self.format.native:
             plain = described(messages, self.tools, forced=self.choice.mode == "required")
             return render_described(self._template, plain, think=think)
@@ -126,6 +128,21 @@ def _checked_tools(tools: object) -> dict[str, Tool]:
             raise UsageError(f'The parameters of the function {name} must be a JSON schema with "type": "object".')
         named[name] = tool
     return named
+
+
+def _check_calls(message: Message) -> None:
+    """Calls of earlier answers come from clients, too."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return
+    for call in calls if isinstance(calls, list) else [None]:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if (
+            not isinstance(function, Mapping)
+            or not isinstance(function.get("name"), str)
+            or not isinstance(function.get("arguments", ""), str | Mapping)
+        ):
+            raise UsageError('tool_calls of a message must be {"function": {"name": ..., "arguments": ...}} each.')
 
 
 def _checked_choice(choice: object, offered: Mapping[str, Tool]) -> Choice:
