@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import tarfile
 import tomllib
+import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scikit_build_core.build import build_sdist
+from scikit_build_core.build import build_sdist, build_wheel
 
 import slipstream
 
@@ -101,6 +102,16 @@ def test_the_source_archive_leaves_out_what_lies_about(tmp_path: Path, monkeypat
     names = packed(project, tmp_path, monkeypatch)
     assert {"src/slipstream/__init__.py", "native/src/module.cpp"} <= names
     assert names.isdisjoint(strays)
+
+
+def test_the_package_brings_the_files_that_are_no_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    wheel = build_wheel(str(tmp_path), {"wheel.cmake": "false"})
+    with zipfile.ZipFile(tmp_path / wheel) as archive:
+        packed = set(archive.namelist())
+    tracked = {path.relative_to(ROOT / "src") for path in tracked_files() if path.is_relative_to(PACKAGE)}
+    assert {path.as_posix() for path in tracked} <= packed
+    assert {"slipstream/server/static/index.html", "slipstream/measure/data/report.css"} <= packed
 
 
 def test_no_kernel_leaves_its_instructions_in_code_that_all_share() -> None:

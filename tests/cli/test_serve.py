@@ -102,3 +102,23 @@ def test_what_cannot_be_is_one_sentence(model: Path, tmp_path: Path, arguments: 
     assert done.returncode in (1, 2)
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_log_that_cannot_be_written_costs_the_log_alone(model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "slipstream", "serve", "-m", str(model), "--port", str(port)],
+            stdin=subprocess.DEVNULL, stderr=full,
+        )  # fmt: skip
+    try:
+        transport = httpx.HTTPTransport(retries=8)  # while it loads
+        with httpx.Client(transport=transport, timeout=20) as client:
+            for _ in range(3):
+                assert client.post(f"http://127.0.0.1:{port}/v1/completions", json=PROMPT).status_code == 200
+        process.terminate()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()

@@ -218,6 +218,7 @@ def _load(
 
 
 def _start_log(form: str) -> None:
+    logging.raiseExceptions = False  # a full disk costs lines of the log, nothing else
     handler = logging.StreamHandler(sys.stderr)
     plain = "%(message)s" if form == "json" else "%(asctime)s %(message)s"
     handler.setFormatter(logging.Formatter(plain, "%H:%M:%S"))

@@ -21,6 +21,7 @@ from slipstream.server.completions import Completions
 from slipstream.server.doors import AccessLog, Doorkeeper
 from slipstream.server.errors import ApiError, on_bug, on_error, on_http_error
 from slipstream.server.metrics import Metrics
+from slipstream.server.page import page_routes
 from slipstream.server.responses import Responses
 from slipstream.server.service import Service
 from slipstream.server.utilities import Utilities
@@ -95,6 +96,7 @@ def _routes(service: Service, metrics: Metrics) -> list[BaseRoute]:
         "/detokenize": utilities.detokenize,
     }
     return [
+        *page_routes(),
         *(Route(path, endpoint, methods=["GET"]) for path, endpoint in get.items()),
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in post.items()),
     ]

@@ -4,7 +4,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import uvicorn
@@ -52,9 +52,10 @@ def _orderly_end() -> Iterator[None]:
 
 
 def say(text: str) -> None:
-    """A line on standard error, where the log is."""
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    """A line on standard error, where the log is. A server goes on where that cannot be written to."""
+    with suppress(OSError):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 def run_server(
