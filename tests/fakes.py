@@ -1,6 +1,6 @@
 """A model without weights: its logits are a table looked up by the tokens before, so every test knows them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 import numpy as np
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from slipstream.core.blocks import ranked
 from slipstream.core.protocols import Capabilities, Logits, Segment
-from slipstream.errors import RuntimeUnavailableError
+from slipstream.errors import GrammarError, RuntimeUnavailableError
 
 
 class ByteVocabulary:
@@ -189,3 +189,48 @@ class FakeModel:
 
     def close(self) -> None:
         self.closed = True
+
+
+class TableConstraint:
+    """An automaton: `table[state]` maps the tokens that may come to the states they lead to, beginning with state 0.
+
+    breaks: this many tokens on, it fails
+    """
+
+    def __init__(self, table: Sequence[Mapping[int, int]], breaks: int | None = None) -> None:
+        self.table, self.breaks = table, breaks
+        self.states = [0]
+
+    @property
+    def _allowed(self) -> Sequence[int]:
+        return list(self.table[self.states[-1]])
+
+    def mask(self, row: Logits) -> None:
+        if self.breaks is not None and len(self.states) > self.breaks:
+            raise GrammarError("The table is torn.")
+        kept = row[self._allowed]
+        row[:] = -np.inf
+        row[self._allowed] = kept
+
+    def advance(self, token: int) -> bool:
+        if token not in self._allowed:
+            return False
+        self.states.append(self.table[self.states[-1]][token])
+        return True
+
+    def rollback(self, count: int) -> None:
+        assert 0 <= count < len(self.states), "no more than was advanced"
+        del self.states[len(self.states) - count :]
+
+    def forced(self) -> list[int]:
+        tokens: list[int] = []
+        state = self.states[-1]
+        while len(self.table[state]) == 1 and len(tokens) < 10:
+            [(token, state)] = self.table[state].items()
+            tokens.append(token)
+        return tokens
+
+    def fork(self) -> "TableConstraint":
+        other = TableConstraint(self.table, self.breaks)
+        other.states = list(self.states)
+        return other

@@ -3,6 +3,7 @@
 from itertools import count
 
 from slipstream.core.params import SamplingParams
+from slipstream.core.protocols import Constraint
 from slipstream.core.sampling import Sampler
 from slipstream.core.tree import Draft
 from slipstream.core.verify import Commit, Verdict
@@ -15,11 +16,16 @@ class View:
     """What a drafter sees of a sequence."""
 
     def __init__(
-        self, tokens: list[int], params: SamplingParams = GREEDY, vocabulary_size: int = 258, draft_limit: int = 64
+        self,
+        tokens: list[int],
+        params: SamplingParams = GREEDY,
+        vocabulary_size: int = 258,
+        draft_limit: int = 64,
+        constraint: Constraint | None = None,
     ) -> None:
         self.id = next(_ids)
         self.tokens = tokens
-        self.sampler = Sampler(params, vocabulary_size, tokens)
+        self.sampler = Sampler(params, vocabulary_size, tokens, constraint=constraint)
         self.draft_limit = draft_limit
 
 

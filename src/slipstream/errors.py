@@ -11,6 +11,7 @@
     ├── VocabularyMismatchError     target and draft model do not share a vocabulary
     ├── ContextLimitError           prompt does not fit the context
     ├── ChatTemplateError           the model's template cannot be used
+    ├── GrammarError                a text could not go on by its grammar
     ├── BusyError                   a server that takes no more requests now
     ├── TooSlowError                an answer that took longer than a server allows
     └── RuntimeUnavailableError     a runtime is missing or failed (library, memory, device)
@@ -66,6 +67,10 @@ class ContextLimitError(SlipstreamError):
 
 class ChatTemplateError(SlipstreamError):
     """The model carries no chat template, or one that fails."""
+
+
+class GrammarError(SlipstreamError):
+    """A text could not go on by its grammar: it takes more work than is allowed; simplify the grammar or the schema."""
 
 
 class BusyError(SlipstreamError):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from slipstream.core.noise import Noise
 from slipstream.core.params import SamplingParams
-from slipstream.core.protocols import Emission, Segment
+from slipstream.core.protocols import Constraint, Emission, Segment
 from slipstream.core.sampling import Sampler
 from slipstream.core.tree import ROOT, Draft
 from slipstream.core.verify import walk
@@ -73,13 +73,20 @@ def toy_model(sharpness: float = 1.0) -> FakeModel:
     return FakeModel(SmallVocabulary(VOCABULARY), order=3, sharpness=sharpness, seed=5)
 
 
-def make_sampler(params: SamplingParams, noise: Noise) -> Sampler:
-    return Sampler(params, VOCABULARY, PROMPT, noise)
+def make_sampler(params: SamplingParams, noise: Noise, constraint: Constraint | None = None) -> Sampler:
+    return Sampler(params, VOCABULARY, PROMPT, noise, constraint and constraint.fork())
 
 
-def plain(model: FakeModel, params: SamplingParams, noise: Noise, length: int, end: int | None = None) -> list[int]:
+def plain(
+    model: FakeModel,
+    params: SamplingParams,
+    noise: Noise,
+    length: int,
+    end: int | None = None,
+    constraint: Constraint | None = None,
+) -> list[int]:
     """Decoding one token at a time, written out."""
-    sampler, tokens = make_sampler(params, noise), list(PROMPT)
+    sampler, tokens = make_sampler(params, noise, constraint), list(PROMPT)
     while len(tokens) < len(PROMPT) + length and (len(tokens) == len(PROMPT) or tokens[-1] != end):
         tokens.append(sampler.choose(model.row(tokens), len(tokens)))
         sampler.accept(tokens[-1])
@@ -87,7 +94,14 @@ def plain(model: FakeModel, params: SamplingParams, noise: Noise, length: int, e
 
 
 def walked(
-    model: FakeModel, params: SamplingParams, noise: Noise, draft: Draft, length: int, end: int | None = None, walk=walk
+    model: FakeModel,
+    params: SamplingParams,
+    noise: Noise,
+    draft: Draft,
+    length: int,
+    end: int | None = None,
+    constraint: Constraint | None = None,
+    walk=walk,
 ) -> list[int]:  # type: ignore[no-untyped-def]
     """What one round with this draft commits."""
     session = model.open_session()
@@ -95,7 +109,8 @@ def walked(
     session.commit([0])
     parents = [-1, *(parent + 1 for parent in draft.parents)]
     [rows] = model.forward([Segment(session, [PROMPT[-1], *draft.tokens], parents)])
-    verdict = walk(draft, rows, make_sampler(params, noise), Recorder(length, end), len(PROMPT))
+    sampler = make_sampler(params, noise, constraint)
+    verdict = walk(draft, rows, sampler, Recorder(length, end), len(PROMPT))
     session.commit([0, *(node + 1 for node in verdict.kv_path)])
     assert session.tokens == [*PROMPT, *verdict.tokens][:-1], "the KV cache holds every committed token but the last"
     session.close()

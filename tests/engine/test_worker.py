@@ -12,7 +12,7 @@ from slipstream.core.stats import RoundRecord
 from slipstream.draft import SuffixDrafter
 from slipstream.engine import Engine, Token
 from slipstream.engine.worker import Job, Worker
-from slipstream.errors import BusyError, RuntimeUnavailableError, SlipstreamError, TooSlowError
+from slipstream.errors import BusyError, RuntimeUnavailableError, SlipstreamError, TooSlowError, UsageError
 from slipstream.policy import FixedLength
 from tests.fakes import FakeModel, FakeRows
 
@@ -228,3 +228,14 @@ def test_a_prompt_that_several_texts_begin_with_is_read_once(worker: Worker, mod
     assert other.wait().error is None
     assert (timings[0].cache_n, timings[0].prompt_n) == (0, len(prompt) + 1)
     assert timings[1].cache_n == len(prompt)
+
+
+def test_more_texts_than_there_could_ever_be_room_for_are_no_matter_of_waiting() -> None:
+    engine = Engine(FakeModel(), policy=FixedLength(0))
+    worker = Worker(engine, parallel=1, queue=2)
+    try:
+        with pytest.raises(UsageError, match="asks for 4 answers; this server takes at most 3"):
+            worker.submit([Waiter(engine).job for _ in range(4)])
+        assert worker.load.waiting == 0
+    finally:
+        worker.close()

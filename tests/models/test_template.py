@@ -94,6 +94,53 @@ def test_tools_reach_the_template() -> None:
     assert render("{% for t in tools %}{{ t.name }}{% endfor %}", tools=[{"name": "clock"}]) == "clock"
 
 
+@pytest.mark.parametrize(
+    ("source", "takes"),
+    [("{% if tools %}a{% endif %}", True), ("{{ tool }} tools", False), ("{{ tools", False), (CHATML, False)],
+)
+def test_whether_a_template_takes_tools(source: str, takes: bool) -> None:
+    assert ChatTemplate(source).takes_tools is takes
+
+
+CALLED = [
+    {"role": "user", "content": "a"},
+    {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "b"},
+]
+
+
+def called(arguments: object) -> str:
+    source = "{{ messages[1].tool_calls[0].function.arguments | tojson }}"
+    function = {"name": "f", "arguments": arguments}
+    message = {"role": "assistant", "tool_calls": [{"id": "1", "function": function}]}
+    return ChatTemplate(source).render([CALLED[0], message])
+
+
+def test_arguments_of_calls_are_objects_where_they_can_be() -> None:
+    assert called('{"a": [1]}') == called({"a": [1]}) == '{"a": [1]}'
+    assert called("") == "{}"
+    assert called("{broken") == '"{broken"'
+    assert called("[1]") == '"[1]"'
+    assert called("[" * 100_000) == f'"{"[" * 100_000}"'
+    assert called(None) == "null"
+
+
+def test_a_template_that_wants_arguments_as_text_gets_them() -> None:
+    source = "{% for c in messages[1].tool_calls %}{{ '<' + c.function.arguments + '>' }}{% endfor %}"
+    assert ChatTemplate(source).render(CALLED) == "<{}>"
+    assert CALLED[1]["tool_calls"][0]["function"]["arguments"] == "{}", "messages are not changed"  # type: ignore[index]
+
+
+def test_content_that_is_null_is_empty() -> None:
+    assert ChatTemplate("{% for m in messages %}{{ m.content + '|' }}{% endfor %}").render(CALLED) == "a||b|"
+
+
+@pytest.mark.parametrize("calls", ["text", 7, [7], [{"function": 7}], [{}], {"a": 1}])
+def test_odd_tool_calls_are_the_template_s_business(calls: object) -> None:
+    message = {"role": "assistant", "content": "x", "tool_calls": calls}
+    assert ChatTemplate("{{ messages[0].content }}").render([message]) == "x"
+
+
 def test_thinking_is_switched_and_its_tags_known() -> None:
     source = "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>{% endif %}"
     made = ChatTemplate(source)

@@ -212,7 +212,9 @@ def _load(
         model=model, ctx=ctx, runtime=runtime, threads=threads, draft=draft, speculation=speculation,
         num_draft_tokens=length,
     )  # fmt: skip
-    return answer.load(settings, max_sequences=parallel)
+    engine = answer.load(settings, max_sequences=parallel)
+    engine.expect_grammars()
+    return engine
 
 
 def _start_log(form: str) -> None:

@@ -1,4 +1,4 @@
-"""The seams: what a model, a drafter, a policy and a stop rule promise each other.
+"""The seams: what a model, a drafter, a policy, a grammar and a stop rule promise each other.
 
 Nothing here computes. The engine talks to these protocols only, so a runtime or a drafter is added
 without touching it, and the tests drive the engine with a table-driven model.
@@ -293,6 +293,32 @@ class Emission(NamedTuple):
 
     text: str
     finish_reason: str | None
+
+
+class Constraint(Protocol):
+    """Which tokens a text may have next: a grammar. One sequence's; it starts before the first generated token.
+
+    A pure function of the tokens it was advanced by: `rollback` leaves no trace, so what was drafted cannot matter.
+    End tokens may come where the text is complete, and nothing after them.
+    """
+
+    def mask(self, row: Logits) -> None:
+        """Set the logits of all tokens that may not come next to -inf. row: [vocab], written to.
+
+        Raises GrammarError where that cannot be told.
+        """
+
+    def advance(self, token: int) -> bool:
+        """The token comes next. False where it may not, and then nothing has changed."""
+
+    def rollback(self, count: int) -> None:
+        """Take the last `count` tokens back, and what failed after them."""
+
+    def forced(self) -> Sequence[int]:
+        """Tokens that the text almost certainly goes on with, because it has no other way to be spelt; often none."""
+
+    def fork(self) -> "Constraint":
+        """Another one in the same state, which goes its own way."""
 
 
 class StopRule(Protocol):

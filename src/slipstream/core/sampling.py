@@ -19,7 +19,8 @@ from slipstream.core.filters import mass, min_p_floor, survivors, weights
 from slipstream.core.history import History
 from slipstream.core.noise import Floats, Ids, Noise, PositionNoise, block_count, block_of
 from slipstream.core.params import SamplingParams
-from slipstream.errors import RuntimeUnavailableError, UsageError
+from slipstream.core.protocols import Constraint
+from slipstream.errors import GrammarError, RuntimeUnavailableError, UsageError
 
 Ranking = tuple[Ids, NDArray[np.floating]]
 """Token ids and their scores, best first."""
@@ -48,14 +49,21 @@ class Sampler:
     params: with a seed (`SamplingParams.seeded`)
     tokens: the prompt, for penalties
     noise:  made from the seed unless given; `Noise(seed, choice)` when one prompt is answered several times
+    constraint: says which tokens may come; applied after bias and penalties, before temperature and filters
     """
 
     def __init__(
-        self, params: SamplingParams, vocabulary_size: int, tokens: Iterable[int] = (), noise: Noise | None = None
+        self,
+        params: SamplingParams,
+        vocabulary_size: int,
+        tokens: Iterable[int] = (),
+        noise: Noise | None = None,
+        constraint: Constraint | None = None,
     ):
         assert params.seed is not None, "the caller draws the seed, so that it can report it"
         self.params = params
         self.vocabulary_size = vocabulary_size
+        self.constraint = constraint
         self._draft_params = params.loosened()
         self._noise = noise or Noise(params.seed)
         self._history = History(tokens if params.has_penalties else ())
@@ -74,33 +82,67 @@ class Sampler:
         """The token was committed."""
         if self.params.has_penalties:
             self._history.add(token)
+        if self.constraint is not None:
+            self.constraint.advance(token)
 
     def propose(self, row: Logits, position: int, prefix: Sequence[int], count: int = 1) -> Proposal:
         """Top `count` of log q + G for a drafter, with the target's noise and looser filters.
 
         row: [vocab] the draft model's raw logits; prefix: drafted tokens between the committed ones and here.
+        Fewer come back where a constraint leaves fewer, none where it forbids the prefix or fails.
         """
-        if self.params.has_penalties and prefix:
-            with self._history.extended(prefix):
-                row = self._processed(row)
+        if self.constraint is not None:
+            try:
+                row = self._processed_after(row, prefix)
+            except GrammarError:
+                return Proposal([], [])
+        elif self.params.has_penalties and prefix:
+            row = self._processed_after(row, prefix)
         else:
             row = self._processed(row)
+        if self.constraint is not None and row.max() == -np.inf:
+            return Proposal([], [])
         if count == 1 and self.params.temperature == 0:
             return _greedy_proposal(row)
         ids, scores = best(row, self._draft_params, self._noise.at(position), max(count, 2), exact=count)
+        if self.constraint is not None:
+            ids, scores = ids[scores > -np.inf], scores[scores > -np.inf]
         behind = (scores[0] - scores[:count]).tolist()
         behind[0] = float(scores[0] - scores[1]) if len(scores) > 1 else math.inf
         return Proposal(ids[:count].tolist(), behind)
 
-    def _processed(self, row: Logits) -> Logits:
-        """Bias and penalties; the row itself when there are none."""
-        if self._bias is None and not self.params.has_penalties:
-            return row
+    def _processed_after(self, row: Logits, prefix: Sequence[int]) -> Logits:
+        """As if the tokens of a draft's prefix had been committed; all -inf where the constraint forbids them."""
+        advanced = 0
+        with self._history.extended(prefix if self.params.has_penalties else ()):
+            try:
+                if self.constraint is not None:
+                    while advanced < len(prefix) and self.constraint.advance(prefix[advanced]):
+                        advanced += 1
+                    if advanced < len(prefix):
+                        return np.full_like(row, -np.inf)
+                return self._processed(row)
+            finally:
+                if self.constraint is not None:
+                    self.constraint.rollback(advanced)
+
+    def _processed(self, raw: Logits) -> Logits:
+        """Bias, penalties and constraint; the row itself when there are none."""
+        if self._bias is None and not self.params.has_penalties and self.constraint is None:
+            return raw
+        row = self._adjusted(raw, self._bias)
+        if self.constraint is not None and self._bias is not None and row.max() == -np.inf:
+            return self._adjusted(raw, None)  # all that may come is banned: the constraint prevails
+        return row
+
+    def _adjusted(self, row: Logits, bias: tuple[Ids, Logits] | None) -> Logits:
         row = row.copy()
-        if self._bias is not None:
-            row[self._bias[0]] += self._bias[1]
+        if bias is not None:
+            row[bias[0]] += bias[1]
         if self.params.has_penalties:
             self._history.penalise(row, self.params)
+        if self.constraint is not None:
+            self.constraint.mask(row)
         return row
 
 

@@ -3,6 +3,7 @@
 from slipstream.core.protocols import Growth
 from slipstream.draft.base import BaseDrafter
 from slipstream.draft.draft_model import ModelDrafter
+from slipstream.draft.forced import ForcedDrafter
 from slipstream.draft.suffix import SuffixDrafter
 
-__all__ = ["BaseDrafter", "Growth", "ModelDrafter", "SuffixDrafter"]
+__all__ = ["BaseDrafter", "ForcedDrafter", "Growth", "ModelDrafter", "SuffixDrafter"]

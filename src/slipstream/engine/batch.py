@@ -58,15 +58,26 @@ class Generation:
 class Batch:
     """Generations that are decoded together, and the parts that do it.
 
+    forced: drafts what grammars force; it takes part in rounds of texts that have one, after the drafters, whose places
+            the policy knows
+
     Everything a sequence takes (a session with the target, a place with the drafters) is given back by `remove` or
     `close`, however the generation ends.
     """
 
-    def __init__(self, target: Model, pool: SessionPool, drafters: Several[Drafter], policy: Policy) -> None:
+    def __init__(
+        self,
+        target: Model,
+        pool: SessionPool,
+        drafters: Several[Drafter],
+        policy: Policy,
+        forced: Drafter | None = None,
+    ) -> None:
         self._target = target
         self._pool = pool
         self._drafters = drafters
         self._policy = policy
+        self._forced = forced if target.capabilities.rollback else None
         self._begun: list[Generation] = []
 
     def add(self, generation: Generation) -> None:
@@ -92,13 +103,18 @@ class Batch:
         room = min(slice_rows, self._target.max_rows // 2) if decoding else self._target.max_rows
         slices = list(_slices(reading, room))
         started = perf_counter()
-        verdicts = play_round(
-            self._target, [one.sequence for one in decoding], self._drafters, self._policy, reading=slices
-        )
+        sequences = [one.sequence for one in decoding]
+        drafters = self._drafters_for(sequences)
+        verdicts = play_round(self._target, sequences, drafters, self._policy, reading=slices)
         seconds = perf_counter() - started
         for generation in reading:
             generation.has_read()
         return [(one, one.take(verdict, seconds)) for one, verdict in zip(decoding, verdicts, strict=True)]
+
+    def _drafters_for(self, sequences: Several[Sequence]) -> Several[Drafter]:
+        if self._forced is None or not any(one.sampler.constraint is not None for one in sequences):
+            return self._drafters
+        return [*self._drafters, self._forced]
 
     @property
     def held(self) -> int:

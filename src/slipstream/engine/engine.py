@@ -1,12 +1,13 @@
 """The Python API: load a model, generate text."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Unpack, cast, get_args
+from typing import Any, Literal, Unpack, cast, get_args
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from slipstream.core.params import SamplingParams, check_number, check_whole
 from slipstream.core.pool import SessionPool
 from slipstream.core.protocols import Drafter, Model, Policy
 from slipstream.core.sampling import Sampler
+from slipstream.draft import ForcedDrafter
 from slipstream.engine.batch import Batch, Generation
 from slipstream.engine.completion import Completion
 from slipstream.engine.learning import Costs, adaptive_policy, new_costs
@@ -33,6 +35,7 @@ from slipstream.engine.sequence import Sequence
 from slipstream.engine.stream import Stream
 from slipstream.engine.text import TextStream
 from slipstream.errors import ChatTemplateError, ContextLimitError, RuntimeUnavailableError, UsageError
+from slipstream.grammar import Grammar, GrammarConstraint, GrammarVocabulary
 from slipstream.models import ChatTemplate, GgufHeader, read_model_header, resolve
 from slipstream.policy import DEFAULT_MAX_SLOWDOWN, FixedLength
 from slipstream.policy.adaptive import DEFAULT_MOST_DRAFTED
@@ -93,6 +96,9 @@ class Engine:
         if not target.capabilities.rollback:
             self._close_drafters()
         self._source: _Source | None = None
+        self._policy_for: Callable[[Several[Drafter]], Policy] | None = None
+        """Makes the policy that measures, where none was needed because there are no drafters."""
+        self._forced = ForcedDrafter()
         self._owns_target = True
         self._closed = False
 
@@ -212,13 +218,10 @@ class Engine:
         for drafter, plan in zip(self.drafters, plans, strict=False):
             if plan.model is not None and drafter.model is not None:
                 source.costs.origins[drafter.model] = plan.model.path, source.options.for_draft()
-        self.policy = adaptive_policy(
-            source.costs,
-            self.target,
-            self.drafters,
-            max_slowdown=slowdown,
-            most=DEFAULT_MOST_DRAFTED if length is None else length,
-        )
+        most = DEFAULT_MOST_DRAFTED if length is None else length
+        make = partial(adaptive_policy, source.costs, self.target, max_slowdown=slowdown, most=most)
+        self.policy = make(self.drafters)
+        self._policy_for = None if self.drafters else make
 
     def tokenize(self, prompt: Prompt, *, think: bool | None = None) -> list[int]:
         """Ids of a prompt: plain text is continued as it is, messages go through the chat template.
@@ -236,16 +239,19 @@ class Engine:
             raise UsageError("A prompt is text, or a list of token ids, or a list of chat messages.")
         return [int(item) for item in cast(list[int], items)]
 
-    def render(self, messages: Several[Message], *, think: bool | None = None) -> str:
+    def render(
+        self, messages: Several[Message], *, think: bool | None = None, tools: Several[Mapping[str, Any]] | None = None
+    ) -> str:
         """The text that the model's template makes of a conversation, with the answer's beginning at its end.
 
+        tools: OpenAI's list of functions, for templates that know tools
         Raises ChatTemplateError if there is no template or it refuses the conversation.
         """
         if self.template is None:
             raise ChatTemplateError(
                 f"{self.target.name} has no chat template; give the prompt as plain text (--raw on the command line)."
             )
-        return self.template.render(messages, add_generation_prompt=True, enable_thinking=think)
+        return self.template.render(messages, add_generation_prompt=True, enable_thinking=think, tools=tools)
 
     def tokenize_rendered(self, text: str) -> list[int]:
         """Ids of what `render` made: control tokens are read as such, and the first token does not come twice."""
@@ -254,6 +260,8 @@ class Engine:
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
         """Generate token by token: iterate over the result. Options as in `GenerationOptions`."""
         generation = self.prepare(prompt, **options)
+        if generation.sequence.sampler.constraint is not None:
+            self.expect_grammars()
         return Stream(self.batch(), generation)
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Completion:
@@ -271,6 +279,8 @@ class Engine:
         """
         seeded: GenerationOptions = {**options, "seed": sampling_params(self.defaults, options).seeded().seed}
         generations = [self.prepare(prompt, **seeded) for prompt in prompts]
+        if options.get("grammar") is not None:
+            self.expect_grammars()
         batch = self.batch()
         try:
             for generation in generations:
@@ -289,7 +299,7 @@ class Engine:
     @property
     def drafter_name(self) -> str:
         """The drafters' names joined by plus signs, "none" without any."""
-        return "+".join(drafter.name for drafter in self.drafters) or "none"
+        return _names(self.drafters)
 
     def memory(self) -> dict[str, int]:
         """Bytes taken by the target and by the drafters."""
@@ -330,7 +340,7 @@ class Engine:
     def batch(self) -> Batch:
         """An empty batch, for generations that `prepare` made."""
         self._require_open()
-        return Batch(self.target, self._pool, self.drafters, self.policy)
+        return Batch(self.target, self._pool, self.drafters, self.policy, self._forced)
 
     def prepare(self, prompt: Prompt, *, choice: int = 0, **options: Unpack[GenerationOptions]) -> Generation:
         """A generation that has not begun: everything that a caller can get wrong is checked, nothing is computed.
@@ -343,6 +353,31 @@ class Engine:
         ids = self.tokenize(prompt, think=options.get("think"))
         return self._generation(ids, params, options, choice)
 
+    def expect_grammars(self) -> None:
+        """Measure what forwards cost, where that was not needed because there are no drafters.
+
+        What a grammar forces is drafted without one. `stream` and `generate` call this before the first text with a
+        grammar; a server does before it begins.
+        """
+        if self._policy_for is not None and self.target.capabilities.rollback:
+            self._pool.close()  # costs are measured in a session, and the model may have but one
+            self.policy, self._policy_for = self._policy_for([self._forced]), None
+
+    @cached_property
+    def grammar_vocabulary(self) -> GrammarVocabulary:
+        """The vocabulary as grammars want it; takes a moment when it is first asked for."""
+        return GrammarVocabulary(self.target.vocabulary)
+
+    def _constraint(self, grammar: Grammar | Mapping[str, Any] | None) -> GrammarConstraint | None:
+        return None if grammar is None else Grammar.of(grammar).constraint(self.grammar_vocabulary)
+
+    def _drafters_of(self, constraint: GrammarConstraint | None) -> str:
+        """Names of those who may draft for a text."""
+        off = isinstance(self.policy, FixedLength) and self.policy.num_draft_tokens == 0
+        if constraint is None or off or not self.target.capabilities.rollback:
+            return self.drafter_name
+        return _names([*self.drafters, self._forced])
+
     def _generation(
         self, prompt: list[int], params: SamplingParams, options: GenerationOptions, choice: int
     ) -> Generation:
@@ -352,10 +387,13 @@ class Engine:
         asked = options.get("max_tokens")
         if asked is not None:
             check_whole("max_tokens", asked, 1, 2**31)
-        text = TextStream(self.target.vocabulary, _strings(options.get("stop")), min(asked or room, room))
-        sampler = Sampler(params, self.target.vocabulary.size, prompt, Noise(params.seed, choice))
+        spelled = self._control_tokens(options.get("spelled", ()))
+        text = TextStream(self.target.vocabulary, _strings(options.get("stop")), min(asked or room, room), spelled)
+        constraint = self._constraint(options.get("grammar"))
+        sampler = Sampler(params, self.target.vocabulary.size, prompt, Noise(params.seed, choice), constraint)
         logprobs = options.get("logprobs", True)
-        completion = Completion(prompt, seed=params.seed, drafter=self.drafter_name, logprobs=[] if logprobs else None)
+        drafter = self._drafters_of(constraint)
+        completion = Completion(prompt, seed=params.seed, drafter=drafter, logprobs=[] if logprobs else None)
         most = options.get("num_draft_tokens")
         if most is not None:
             check_whole("num_draft_tokens", most, 0, MOST_DRAFT_TOKENS)
@@ -377,10 +415,20 @@ class Engine:
                 "which leaves no room for an answer; shorten the prompt or load the model with a larger --ctx."
             )
 
+    def _control_tokens(self, names: Several[str]) -> list[int]:
+        """Ids of control tokens; a name that is none in this vocabulary would be text anyway."""
+        vocabulary = self.target.vocabulary
+        found = [vocabulary.tokenize(name, add_bos=False, parse_special=True) for name in names]
+        return [tokens[0] for tokens in found if len(tokens) == 1 and not vocabulary.token_bytes(tokens[0])]
+
     def _lacks_bos(self, text: str) -> bool:
         """Templates usually write the first token themselves; it must not come twice."""
         bos = self.target.vocabulary.bos
         return bos is None or not text.startswith(self.target.vocabulary.token_name(bos))
+
+
+def _names(drafters: Several[Drafter]) -> str:
+    return "+".join(drafter.name for drafter in drafters) or "none"
 
 
 def _listed(drafters: Several[Drafter] | Drafter | None) -> list[Drafter]:

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypedDict
 
 from slipstream.core.params import SamplingParams
 from slipstream.errors import UsageError
+from slipstream.grammar import Grammar
 
 Message = Mapping[str, Any]
 """One chat message: `{"role": "user", "content": "..."}`."""
@@ -24,6 +25,8 @@ class GenerationOptions(TypedDict, total=False):
     top_logprobs: and those of so many of the likeliest tokens in its place, at most 20 (none by default)
     num_draft_tokens: most draft tokens of a round for this text, 0 decodes plainly; None leaves it to the engine
     think:      switch thinking on or off, for templates that can
+    grammar:    what the answer may be: a `Grammar`, or a JSON schema (docs/structured.md)
+    spelled:    control tokens that shall appear in the text, by name ("[TOOL_CALLS]"); others are left out of it
     The others: fields of `SamplingParams`; those left out come from the engine's `defaults`.
     """
 
@@ -33,6 +36,8 @@ class GenerationOptions(TypedDict, total=False):
     top_logprobs: int
     num_draft_tokens: int | None
     think: bool | None
+    grammar: Grammar | Mapping[str, Any] | None
+    spelled: Sequence[str]
     logit_bias: Mapping[int, float]
     repetition_penalty: float
     presence_penalty: float

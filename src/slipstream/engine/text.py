@@ -1,7 +1,7 @@
 """From tokens to text that may be shown, and the one place that decides where a generation ends."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from slipstream.core.protocols import Emission, Vocabulary
 from slipstream.errors import UsageError
@@ -15,14 +15,18 @@ class TextStream:
 
     stop:       strings, found across token borders
     max_tokens: tokens this generation may have; `finish_reason` is then "length", else "stop"
+    spelled:    control tokens whose names are part of the text
     """
 
-    def __init__(self, vocabulary: Vocabulary, stop: Sequence[str], max_tokens: int) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, stop: Sequence[str], max_tokens: int, spelled: Collection[int] = ()
+    ) -> None:
         if any(not string for string in stop):
             raise UsageError("A stop string must not be empty.")
         self._vocabulary = vocabulary
         self._end_tokens = vocabulary.end_tokens
         self._stop = tuple(stop)
+        self._names = {token: vocabulary.token_name(token).encode() for token in spelled}
         self._left = max_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
@@ -36,7 +40,7 @@ class TextStream:
         self._left -= 1
         if token in self._end_tokens:
             return Emission(self.flush(), "stop")
-        self._held += self._decoder.decode(self._vocabulary.token_bytes(token))
+        self._held += self._decoder.decode(self._names.get(token) or self._vocabulary.token_bytes(token))
         cut = self._stop_position()
         if cut is not None:
             text, self._held = self._held[:cut], ""

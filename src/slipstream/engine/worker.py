@@ -12,7 +12,7 @@ from slipstream.core.stats import RoundRecord
 from slipstream.engine.batch import Batch, Generation
 from slipstream.engine.completion import Completion, Token
 from slipstream.engine.engine import Engine
-from slipstream.errors import BusyError, RuntimeUnavailableError, SlipstreamError, TooSlowError
+from slipstream.errors import BusyError, RuntimeUnavailableError, SlipstreamError, TooSlowError, UsageError
 
 SLICE_ROWS = 64
 """Prompt tokens that one round reads beside others' tokens: new requests must not make the others stutter."""
@@ -89,10 +89,16 @@ class Worker:
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> None:
-        """Queue the texts of one request, all of them or none. Raises BusyError when the queue is full or closed."""
+        """Queue the texts of one request, all of them or none.
+
+        Raises BusyError when the queue is full or closed, UsageError for more texts than it could ever hold.
+        """
         with self._changed:
             if self._stop_at is not None:
                 raise BusyError("The server is shutting down; ask again when it is back.")
+            most = self._queue + self._parallel
+            if len(jobs) > most:
+                raise UsageError(f"The request asks for {len(jobs)} answers; this server takes at most {most} at once.")
             free = self._parallel - len(self._active)
             if len(self._waiting) + len(jobs) > self._queue + free:
                 raise BusyError(

@@ -88,6 +88,15 @@ class ChatTemplate:
         vocabulary = Vocabulary.from_header(header)
         return cls(source, bos_token=vocabulary.text(vocabulary.bos_id), eos_token=vocabulary.text(vocabulary.eos_id))
 
+    @cached_property
+    def _variables(self) -> set[str]:
+        """What the template takes from outside; nothing if it cannot be compiled."""
+        try:
+            self._template  # noqa: B018 - its bounds and its errors come before our own look at the source
+        except ChatTemplateError:
+            return set()
+        return jinja2.meta.find_undeclared_variables(self._environment.parse(self.source))
+
     @property
     def thinking_tags(self) -> tuple[str, str] | None:
         """The strings around the model's thinking, or None if the template knows none."""
@@ -102,12 +111,12 @@ class ChatTemplate:
     @property
     def switches_thinking(self) -> bool:
         """Whether `enable_thinking` changes anything; it does not in a template that cannot be compiled."""
-        try:
-            self._template  # noqa: B018 - its bounds and its errors come before our own look at the source
-        except ChatTemplateError:
-            return False
-        variables = jinja2.meta.find_undeclared_variables(self._environment.parse(self.source))
-        return not variables.isdisjoint(THINKING_SWITCHES)
+        return not self._variables.isdisjoint(THINKING_SWITCHES)
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the template describes tools to the model; it does not if it cannot be compiled."""
+        return "tools" in self._variables
 
     def opens_thinking(self, prompt: str) -> bool:
         """Whether a rendered prompt leaves the model inside its thinking, past the opening tag."""
@@ -128,9 +137,12 @@ class ChatTemplate:
         the template. The text may begin with the bos token: whoever tokenises it must not add
         another. Raises ChatTemplateError if the template is invalid, refuses the conversation or
         misbehaves.
+
+        Messages and tools are those of OpenAI's API. Content that is missing is empty. The arguments of tool calls are
+        given as objects, which most templates expect, and as text to those that fail then.
         """
         variables: dict[str, Any] = {
-            "messages": [dict(message) for message in messages],
+            "messages": [_with_arguments_as_objects(message) for message in messages],
             "tools": None if tools is None else list(tools),
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
@@ -139,7 +151,13 @@ class ChatTemplate:
         }
         if enable_thinking is not None:
             variables |= dict.fromkeys(THINKING_SWITCHES, enable_thinking)
-        return self._run(variables)
+        if not any(message.get("tool_calls") for message in messages):
+            return self._run(variables)
+        try:
+            return self._run(variables)
+        except ChatTemplateError:
+            variables["messages"] = [_with_content(message) for message in messages]
+            return self._run(variables)
 
     def _run(self, variables: dict[str, Any]) -> str:
         self._environment.start()
@@ -162,6 +180,31 @@ class ChatTemplate:
                 f"The model's chat template failed: {_one_line(error)}. Use --raw instead."
             ) from error
         return "".join(parts)
+
+
+def _with_content(message: Message) -> dict[str, Any]:
+    """A copy in which content is never null, which templates would write as "None" or fail on."""
+    return {**message, "content": ""} if message.get("content", "") is None else dict(message)
+
+
+def _with_arguments_as_objects(message: Message) -> dict[str, Any]:
+    copied = _with_content(message)
+    calls = copied.get("tool_calls")
+    if isinstance(calls, Sequence) and not isinstance(calls, str):
+        copied["tool_calls"] = [_call_with_object(call) for call in calls]
+    return copied
+
+
+def _call_with_object(call: Any) -> Any:
+    """A tool call whose arguments are an object, where they are the text of one."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"] or "{}")
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
 
 
 class _Refused(jinja2.TemplateError):

@@ -1,18 +1,32 @@
 """`/v1/chat/completions`."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from slipstream.engine import Token
+from slipstream.engine import Completion, GenerationOptions, Token
+from slipstream.engine.options import Prompt
 from slipstream.server.answers import Answers, while_connected
 from slipstream.server.bodies import body_of
 from slipstream.server.identity import new_id
 from slipstream.server.requests import ChatRequest
+from slipstream.server.response_format import with_format
 from slipstream.server.service import Service, finish_reason
 from slipstream.server.streams import DONE, event_stream
+from slipstream.server.tool_formats import DESCRIBED
+from slipstream.server.tool_parser import ToolCallParser
+from slipstream.server.tools import Tools
+
+
+class Plan(NamedTuple):
+    """What the engine is asked for, and what reads an answer."""
+
+    prompt: Prompt
+    options: GenerationOptions
+    parser: Callable[[], ToolCallParser]
 
 
 class Chat:
@@ -24,47 +38,72 @@ class Chat:
     async def answer(self, request: Request) -> Response:
         """One request."""
         asked = await body_of(request, ChatRequest, self._service.limits.body)
-        messages = [message.for_template() for message in asked.messages]
-        answers = await self._service.begin([messages], asked.options(), asked.choices)
+        plan = await run_in_threadpool(self._plan, asked)
+        answers = await self._service.begin([plan.prompt], plan.options, asked.choices)
         head = {"id": new_id("chatcmpl"), "created": self._service.now, "model": self._service.name}
         if asked.stream:
-            return event_stream(self._events(asked, answers, head), self._service.limits.patience)
+            return event_stream(self._events(asked, answers, head, plan), self._service.limits.patience)
         completions = await while_connected(request, answers.all())
         if completions is None:
             return Response(status_code=499)
-        return JSONResponse({**head, "object": "chat.completion", **self._answer(asked, answers)})
+        return JSONResponse({**head, "object": "chat.completion", **self._answer(asked, answers, plan)})
 
-    def _answer(self, asked: ChatRequest, answers: Answers) -> dict[str, Any]:
+    def _plan(self, asked: ChatRequest) -> Plan:
+        """Tools and formats, which may take a while. Raises SlipstreamError for what is wrong with them."""
+        engine, options = self._service.engine, asked.options()
+        messages = [message.for_template() for message in asked.messages]
+        if engine.template is None:
+            return Plan(messages, options, lambda: ToolCallParser(DESCRIBED, ()))
+        parallel = asked.parallel_tool_calls is not False
+        tools = Tools(engine.template, self._service.vocabulary, asked.tools, asked.tool_choice, parallel=parallel)
+        prompt = engine.tokenize_rendered(tools.render(messages, think=options.get("think")))
+        options["spelled"] = tools.spelled
+        calls = tools.grammar()
+        if calls is None:
+            return Plan(prompt, with_format(options, asked.response_format), tools.parser)
+        return Plan(prompt, {**options, "grammar": calls}, tools.parser)
+
+    def _answer(self, asked: ChatRequest, answers: Answers, plan: Plan) -> dict[str, Any]:
         completions = answers.completions
         choices = []
         for index, (completion, tokens) in enumerate(zip(completions, answers.tokens, strict=True)):
+            parser = plan.parser()
+            content = parser.push(completion.text).content + parser.finish().content
+            message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+            if parser.calls:
+                message |= {"content": content or None, "tool_calls": [call.as_message() for call in parser.calls]}
             choice = {
                 "index": index,
-                "message": {"role": "assistant", "content": completion.text, "refusal": None},
+                "message": message,
                 "logprobs": self._logprobs(asked, tokens),
-                "finish_reason": finish_reason(completion),
+                "finish_reason": _reason(completion, parser),
             }
             choices.append(choice | self._details(asked, tokens))
         usage = self._service.usage(completions, asked.choices)
         return {"choices": choices, "usage": usage, **self._service.figures(completions[0])}
 
     async def _events(
-        self, asked: ChatRequest, answers: Answers, head: Mapping[str, Any]
+        self, asked: ChatRequest, answers: Answers, head: Mapping[str, Any], plan: Plan
     ) -> AsyncIterator[Mapping[str, Any] | str]:
-        """Chunks: the role, the text of each round, the reason for the end, and the usage if it was asked for."""
+        """Chunks: the role, the text of each round, calls, the reason for the end, and the usage if asked for."""
         head = {**head, "object": "chat.completion.chunk"}
         usage = {"usage": None} if asked.includes_usage else {}
         for index in range(asked.choices):
             yield {**head, "choices": [_choice(index, {"role": "assistant", "content": ""})], **usage}
+        parsers = [plan.parser() for _ in range(asked.choices)]
         async for index, tokens, completion in answers.pieces():
-            text = "".join([token.text for token in tokens])
-            if completion is None:
-                if text or asked.logprobs or asked.speculation.details:
-                    choice = _choice(index, {"content": text}, logprobs=self._logprobs(asked, tokens))
-                    yield {**head, "choices": [choice | self._details(asked, tokens)], **usage}
-                continue
-            figures = {} if asked.includes_usage else self._service.figures(completion)
-            yield {**head, "choices": [_choice(index, {}, finish_reason(completion))], **usage, **figures}
+            parser = parsers[index]
+            parsed = parser.push("".join([token.text for token in tokens])) if completion is None else parser.finish()
+            deltas = parsed.deltas()
+            if tokens and (asked.logprobs or asked.speculation.details):
+                deltas = deltas or [{"content": ""}]
+            for number, delta in enumerate(deltas):
+                told = tokens if number == 0 else ()
+                choice = _choice(index, delta, logprobs=self._logprobs(asked, told)) | self._details(asked, told)
+                yield {**head, "choices": [choice], **usage}
+            if completion is not None:
+                figures = {} if asked.includes_usage else self._service.figures(completion)
+                yield {**head, "choices": [_choice(index, {}, _reason(completion, parser))], **usage, **figures}
         if asked.includes_usage:
             counts = self._service.usage(answers.completions, asked.choices)
             yield {**head, "choices": [], "usage": counts, **self._service.figures(answers.completions[0])}
@@ -81,6 +120,12 @@ class Chat:
 
     def _details(self, asked: ChatRequest, tokens: Sequence[Token]) -> dict[str, Any]:
         return {"tokens": self._service.details(tokens)} if asked.speculation.details else {}
+
+
+def _reason(completion: Completion, parser: ToolCallParser) -> str | None:
+    """Why the text ended; calls are a reason of their own."""
+    reason = finish_reason(completion)
+    return "tool_calls" if parser.calls and reason == "stop" else reason
 
 
 def _choice(

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -11,6 +12,7 @@ from slipstream.server.answers import Answers, while_connected
 from slipstream.server.bodies import body_of
 from slipstream.server.identity import new_id
 from slipstream.server.requests import CompletionRequest
+from slipstream.server.response_format import with_format
 from slipstream.server.service import Service, finish_reason
 from slipstream.server.streams import DONE, event_stream
 
@@ -24,7 +26,8 @@ class Completions:
     async def answer(self, request: Request) -> Response:
         """One request."""
         asked = await body_of(request, CompletionRequest, self._service.limits.body)
-        answers = await self._service.begin(asked.prompts, asked.options(), asked.choices)
+        options = await run_in_threadpool(with_format, asked.options(), asked.response_format)
+        answers = await self._service.begin(asked.prompts, options, asked.choices)
         head = {
             "id": new_id("cmpl"),
             "object": "text_completion",

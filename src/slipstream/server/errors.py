@@ -12,8 +12,10 @@ from slipstream.errors import (
     BusyError,
     ChatTemplateError,
     ContextLimitError,
+    GrammarError,
     SlipstreamError,
     TooSlowError,
+    UnsupportedModelError,
     UsageError,
 )
 
@@ -21,6 +23,8 @@ STATUS: dict[type[SlipstreamError], int] = {
     UsageError: 400,
     ContextLimitError: 400,
     ChatTemplateError: 400,
+    GrammarError: 400,
+    UnsupportedModelError: 400,
     BusyError: 503,
     TooSlowError: 504,
 }

@@ -84,6 +84,7 @@ class SampledRequest(GenerationRequest):
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     logit_bias: Annotated[dict[int, float], Field(max_length=MOST_BIASES)] | None = None
+    response_format: dict[str, Any] | None = None
     stream_options: StreamOptions | None = None
 
     @field_validator("stop")
@@ -156,6 +157,9 @@ class ChatRequest(SampledRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
 
     def options(self) -> GenerationOptions:
         given = super().options()
@@ -214,6 +218,7 @@ class ResponsesRequest(GenerationRequest):
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     previous_response_id: str | None = None
+    text: dict[str, Any] | None = None
     metadata: dict[str, str] | None = None
 
     @field_validator("previous_response_id")
@@ -222,6 +227,11 @@ class ResponsesRequest(GenerationRequest):
         if value is not None:
             raise ValueError("responses are not stored here; send the whole conversation as input")
         return value
+
+    @property
+    def response_format(self) -> Any:
+        """What other endpoints call by this name."""
+        return (self.text or {}).get("format")
 
     @property
     def messages(self) -> list[Mapping[str, Any]]:

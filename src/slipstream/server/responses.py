@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping
 from itertools import count
 from typing import Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -14,6 +15,7 @@ from slipstream.server.bodies import body_of
 from slipstream.server.errors import error_body
 from slipstream.server.identity import new_id
 from slipstream.server.requests import ResponsesRequest
+from slipstream.server.response_format import with_format
 from slipstream.server.service import Service
 from slipstream.server.streams import event_stream
 
@@ -27,7 +29,8 @@ class Responses:
     async def answer(self, request: Request) -> Response:
         """One request."""
         asked = await body_of(request, ResponsesRequest, self._service.limits.body)
-        answers = await self._service.begin([asked.messages], asked.options())
+        options = await run_in_threadpool(with_format, asked.options(), asked.response_format)
+        answers = await self._service.begin([asked.messages], options)
         head = self._head(asked)
         if asked.stream:
             return event_stream(self._events(asked, answers, head), self._service.limits.patience)
@@ -54,7 +57,7 @@ class Responses:
             "previous_response_id": None,
             "store": False,
             "temperature": asked.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": asked.response_format or {"type": "text"}},
             "tool_choice": "none",
             "tools": [],
             "top_p": asked.top_p,

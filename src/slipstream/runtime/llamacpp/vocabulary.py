@@ -24,7 +24,6 @@ class LlamaCppVocabulary:
         self._address: Any = pointer
         self.size: int = self._llama.llama_vocab_n_tokens(pointer)
         self._bytes: list[bytes | None] = [None] * self.size
-        self._piece = ctypes.create_string_buffer(_LONGEST_PIECE)
 
     @property
     def _pointer(self) -> Any:
@@ -88,13 +87,14 @@ class LlamaCppVocabulary:
 
     def _token_bytes(self, token: int) -> bytes:
         """Ask the library, which answers with minus the size it needs where the buffer is too small."""
-        to_piece, size = self._llama.llama_token_to_piece, len(self._piece)
+        to_piece, size = self._llama.llama_token_to_piece, _LONGEST_PIECE
+        piece = ctypes.create_string_buffer(size)  # of its own, because several threads may ask
         # lstrip 0 keeps leading spaces: inside a text they are part of it (`detokenize` says where not).
-        count = to_piece(self._pointer, token, self._piece, size, 0, False)
+        count = to_piece(self._pointer, token, piece, size, 0, False)
         if count < 0:
-            self._piece = ctypes.create_string_buffer(-count)
-            count = to_piece(self._pointer, token, self._piece, -count, 0, False)
-        return self._piece.raw[:count]
+            piece = ctypes.create_string_buffer(-count)
+            count = to_piece(self._pointer, token, piece, -count, 0, False)
+        return piece.raw[:count]
 
     def token_name(self, token: int) -> str:
         """The token as the vocabulary spells it, control tokens included (`<|im_end|>`)."""
