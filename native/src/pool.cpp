@@ -56,18 +56,29 @@ Clock::duration Barrier::arrive_and_wait(int threads) {
 }
 
 void Crowd::observe(int used, Clock::duration waited, Clock::time_point start, Clock::time_point end) {
-    if (used > 1 && 5 * waited > end - start) {
-        now_ = used - 1;
-        patience_ = std::min<Clock::duration>(2 * patience_, kLongest);
-        retry_ = end + patience_;
-        stalled_ = end;
-        return;
-    }
     if (used > now_) {
-        now_ = used;
-        retry_ = end + patience_;
+        if (5 * waited > end - start) {  // too early
+            patience_ = std::min<Clock::duration>(2 * patience_, kLongest);
+            retry_ = end + patience_;
+            return;
+        }
+        settle(used, end);
     }
-    if (end - stalled_ > 2 * kLongest) patience_ = kShortest;
+    if (used == 1) return;
+    spent_ = spent_ * 7 / 8 + (end - start);
+    lost_ = lost_ * 7 / 8 + waited;
+    if (5 * lost_ <= spent_) return;
+    const bool soon = end - since_ < 4 * patience_;
+    patience_ = soon ? std::min<Clock::duration>(2 * patience_, kLongest) : kShortest;
+    settle(used - 1, end);
+}
+
+void Crowd::settle(int threads, Clock::time_point now) {
+    now_ = threads;
+    since_ = now;
+    retry_ = now + patience_;
+    spent_ = kMemory;
+    lost_ = {};
 }
 
 Shares::Shares(int threads)

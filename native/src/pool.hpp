@@ -32,8 +32,9 @@ class Barrier {
 };
 
 // How many threads to compute with. Where other processes are at work, the system lets one of our threads wait for
-// milliseconds while all others wait for it; one thread less is then faster than one thread too many. More are tried
-// again after a while, which doubles each time that it was too early.
+// milliseconds while all others wait for it; one thread less is then faster than one thread too many. What counts is the
+// share of the last runs' time: a thread that comes late once in a while is worth having. More are tried again after a
+// while, which doubles each time that it was too early.
 class Crowd {
    public:
     explicit Crowd(int threads) : most_(threads), now_(threads) {}
@@ -44,12 +45,16 @@ class Crowd {
     void observe(int used, Clock::duration waited, Clock::time_point start, Clock::time_point end);
 
    private:
+    void settle(int threads, Clock::time_point now);
+
     static constexpr auto kShortest = std::chrono::milliseconds(20), kLongest = std::chrono::milliseconds(1000);
+    // Time without loss that every number of threads begins with.
+    static constexpr auto kMemory = std::chrono::milliseconds(20);
 
     const int most_;
     int now_;
-    Clock::duration patience_ = kShortest;
-    Clock::time_point retry_, stalled_;
+    Clock::duration patience_ = kShortest, spent_ = kMemory, lost_{};
+    Clock::time_point retry_, since_;
 };
 
 // The units of one stage after another, shared out to the threads. Each starts on a contiguous part of its own, so

@@ -110,18 +110,29 @@ TEST(a_crowded_machine_gets_fewer_threads_and_more_again) {
         now += milliseconds(10);
         return used;
     };
-    CHECK(run(1) == 3);  // a tenth of the time: no reason
-    CHECK(run(5) == 3);
-    CHECK(run(5) == 2);
-    for (int i = 0; i < 3; i++) CHECK(run(0) == 1);
-    now += milliseconds(100);
+    for (int i = 0; i < 50; i++) CHECK(run(1) == 3);  // a tenth of the time: no reason
+    for (int i = 0; i < 30; i++) run(0);
+    for (int i = 0; i < 50; i++) CHECK(run(i % 8 ? 0 : 9) == 3);  // late once in a while: no reason either
+    for (int i = 0; i < 30; i++) run(0);
+    int runs = 0;
+    while (run(5) == 3) runs++;
+    CHECK(runs > 1 && runs < 8);
+    while (run(5) == 2) runs++;
+    CHECK(runs < 16);
+    CHECK(run(0) == 1);
+    now += milliseconds(200);
     CHECK(run(0) == 2);  // tried again, and it went well
-    now += milliseconds(100);
+    now += milliseconds(200);
     CHECK(run(9) == 3);  // too early: the next try waits longer
-    now += milliseconds(100);
+    CHECK(run(0) == 2);
+    now += milliseconds(20);
     CHECK(run(0) == 2);
     now += milliseconds(3000);
     CHECK(run(0) == 3);
+    for (int i = 0; i < 100; i++) CHECK(run(0) == 3);
+    // Lost and back again: what was waited long ago no longer counts.
+    while (run(5) == 3) continue;
+    now += milliseconds(25);
     CHECK(run(0) == 3);
     Crowd alone(1);
     alone.observe(1, milliseconds(9), now, now + milliseconds(10));
