@@ -32,9 +32,9 @@ class Barrier {
 };
 
 // How many threads to compute with. Where other processes are at work, the system lets one of our threads wait for
-// milliseconds while all others wait for it; one thread less is then faster than one thread too many. What counts is the
-// share of the last runs' time: a thread that comes late once in a while is worth having. More are tried again after a
-// while, which doubles each time that it was too early.
+// milliseconds while all others wait for it; one thread less is then faster than one thread too many. What counts is
+// the share of the last runs' time: a thread that comes late once in a while is worth having. More are tried again
+// after a while, which doubles each time that it was too early.
 class Crowd {
    public:
     explicit Crowd(int threads) : most_(threads), now_(threads) {}
