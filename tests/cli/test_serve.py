@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from slipstream.cli.serve import _names
 from tests.server.process import Process
 from tests.tiny_models import tiny_llama
 
@@ -122,3 +123,20 @@ def test_a_log_that_cannot_be_written_costs_the_log_alone(model: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed", "names"),
+    [
+        ("127.0.0.1", [], ("localhost", "127.0.0.1", "[::1]", "127.0.0.1")),
+        ("127.0.0.2", ["a.example"], ("localhost", "127.0.0.1", "[::1]", "127.0.0.2", "a.example")),
+        ("::1", [], ("localhost", "127.0.0.1", "[::1]", "[::1]")),
+        ("0.0.0.0", [], ()),
+        ("0.0.0.0", ["a.example"], ("a.example",)),
+        ("myhost", [], ()),
+    ],
+)
+def test_on_a_loopback_address_the_server_answers_to_its_own_names(
+    host: str, allowed: list[str], names: tuple[str, ...]
+) -> None:
+    assert _names(host, allowed) == names

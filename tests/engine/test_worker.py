@@ -239,3 +239,58 @@ def test_more_texts_than_there_could_ever_be_room_for_are_no_matter_of_waiting()
         assert worker.load.waiting == 0
     finally:
         worker.close()
+
+
+def test_a_text_that_fails_alone_among_those_that_are_read_takes_nobody_along(
+    worker: Worker, model: GatedModel
+) -> None:
+    model.gate.clear()
+    bad = Waiter(worker.engine, logit_bias=dict.fromkeys(range(258), float("-inf")))
+    reading = Waiter(worker.engine, "a prompt that takes some rounds to read")
+    worker.submit([bad.job, reading.job])
+    model.gate.set()
+    assert isinstance(bad.wait().error, RuntimeUnavailableError)
+    assert reading.wait().error is None
+    assert len(reading.tokens) == 20
+
+
+def test_what_breaks_while_a_text_is_begun_or_ended_is_told_and_the_next_is_served(
+    worker: Worker, model: GatedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("add", "remove"):
+        original = getattr(worker._batch, name)
+
+        def broken(*_: object) -> None:
+            raise MemoryError("no memory")
+
+        monkeypatch.setattr(worker._batch, name, broken)
+        unlucky = Waiter(worker.engine)
+        worker.submit([unlucky.job])
+        assert isinstance(unlucky.wait().error, RuntimeUnavailableError)
+        monkeypatch.undo()
+        if name == "remove":
+            original(unlucky.job.generation)
+        assert "no memory" in caplog.text
+        lucky = Waiter(worker.engine)
+        worker.submit([lucky.job])
+        assert lucky.wait().error is None
+
+
+def test_who_waits_for_a_prompt_does_not_wait_for_ever(worker: Worker, model: GatedModel) -> None:
+    """The shared part is in the cache long before the other's prompt is read."""
+    model.gate.clear()
+    shared = "instructions for everybody, which are long enough to be shared " * 2
+    long = Waiter(worker.engine, shared + "x" * 90)
+    short = Waiter(worker.engine, shared + "b", max_tokens=2)
+    worker.submit([long.job, short.job])
+    model.gate.set()
+    short.wait()
+    assert long.job.generation.sequence.lacking or not long.tokens
+    assert short.job.completion.timings.cache_n >= len(shared)
+    assert long.wait().error is None
+
+
+def test_nothing_is_prepared_for_whom_there_is_no_room(worker: Worker) -> None:
+    worker.require_room(4)
+    with pytest.raises(UsageError, match="at most 4"):
+        worker.require_room(5)

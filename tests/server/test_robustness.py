@@ -57,9 +57,14 @@ def still_serves(client: httpx.Client) -> None:
         (b"null", 400, "object"),
         (b"", 400, "not JSON"),
         (b'{"messages": 5}', 400, "messages"),
-        (json.dumps({"messages": [{"role": "user", "content": "x" * 2**21}]}).encode(), 413, "larger than 1 MiB"),
-        (b'{"seed": NaN, "messages": [{"role": "user", "content": "x"}]}', 400, "seed"),
-        (b'{"temperature": Infinity, "messages": [{"role": "user", "content": "x"}]}', 400, "temperature"),
+        (
+            json.dumps({"messages": [{"role": "user", "content": "x" * 2**21}]}).encode(),
+            413,
+            "larger than 1,048,576 bytes",
+        ),
+        (b'{"seed": NaN, "messages": [{"role": "user", "content": "x"}]}', 400, "NaN"),
+        (b'{"temperature": Infinity, "messages": [{"role": "user", "content": "x"}]}', 400, "Infinity"),
+        (b'{"metadata": {"\\ud800": 1}, "messages": [{"role": "user", "content": "x"}]}', 400, "not JSON"),
         (b'{"seed": 1e400, "messages": [{"role": "user", "content": "x"}]}', 400, "seed"),
         (b'{"max_tokens": 1' + b"0" * 5000 + b"}", 400, ""),
     ],
@@ -73,6 +78,37 @@ def test_nonsense_is_refused(client: httpx.Client, body: bytes, status: int, wor
             assert answer.status_code == status
             assert word in error["message"]
     still_serves(client)
+
+
+def test_what_is_sent_to_waste_time_is_refused_at_once(served: Served, client: httpx.Client) -> None:
+    ids = b"[" + b"null," * 150_000 + b"null]"
+    bodies = {
+        "/v1/completions": [b'{"prompt": %s}' % ids, b'{"prompt": %s}' % json.dumps(["a"] * 250).encode()],
+        "/v1/chat/completions": [
+            b'{"messages": %s}' % ids,
+            b'{"messages": [{"role": "user", "content": %s}]}' % ids,
+            json.dumps({**CHAT, "stop": "x" * 300}).encode(),
+            json.dumps({**CHAT, "n": 17}).encode(),
+            b'{"messages": [], "tools": %s}' % ids,
+        ],
+        "/detokenize": [b'{"tokens": %s}' % ids],
+        "/v1/responses": [b'{"input": %s}' % ids, b'{"input": "x", "tools": [{"type": "function"}]}'],
+    }
+    for path, several in bodies.items():
+        for body in several:
+            started = time.monotonic()
+            answer = client.post(path, content=body)
+            assert answer.status_code in (400, 503), (path, body[:60], answer.text[:200])
+            assert time.monotonic() - started < 5
+            assert len(answer.text) < 500
+    assert "at most 20" in client.post("/v1/completions", json={"prompt": ["a"] * 21}).json()["error"]["message"]
+    still_serves(client)
+
+
+def test_null_is_not_given(client: httpx.Client) -> None:
+    nothing = dict.fromkeys(("stream", "stream_options", "speculation", "temperature", "stop", "n", "logprobs"))
+    assert client.post("/v1/chat/completions", json={**CHAT, **nothing}).status_code == 200
+    assert client.post("/v1/completions", json={"prompt": "a", "echo": None, "max_tokens": 2}).status_code == 200
 
 
 def test_unknown_paths_and_methods_are_told_so(client: httpx.Client) -> None:
@@ -155,9 +191,9 @@ def test_a_shutdown_lets_streams_end() -> None:
 
 
 def test_the_key_opens_and_nothing_else() -> None:
-    with serving(doors=Doors(api_key="sésame")) as served, httpx.Client(base_url=served.url) as client:
+    with serving(doors=Doors(api_key="voilà")) as served, httpx.Client(base_url=served.url) as client:
         assert client.get("/health").status_code == 200
-        for given in (None, "", "Bearer", "Bearer wrong", "Basic sésame", "Bearer sésam"):
+        for given in (None, "", "Bearer", "Bearer wrong", "Basic voilà", "Bearer voil"):
             headers = {} if given is None else {"Authorization": given.encode()}
             answer = client.get("/v1/models", headers=headers)
             assert answer.status_code == 401, given
@@ -165,7 +201,7 @@ def test_the_key_opens_and_nothing_else() -> None:
             assert answer.headers["www-authenticate"] == "Bearer"
         assert client.post("/v1/chat/completions", json=CHAT).status_code == 401
         assert client.get("/metrics").status_code == 401
-        answer = client.get("/v1/models", headers={"Authorization": "Bearer sésame".encode()})
+        answer = client.get("/v1/models", headers={"Authorization": "Bearer voilà".encode()})
         assert answer.status_code == 200
 
 
@@ -177,7 +213,8 @@ def test_other_sites_stay_out_unless_they_are_named() -> None:
         allowed = client.post(**ask, headers={"Origin": "https://a.example"})
         assert allowed.headers["access-control-allow-origin"] == "https://a.example"
         assert client.post(**ask, headers={"Origin": "https://b.example"}).status_code == 403
-        assert client.post(**ask, headers={"Origin": "null"}).status_code == 403
+        for origin in ("null", "http://[::1", ""):
+            assert client.post(**ask, headers={"Origin": origin}).status_code == 403
         assert client.get("/health", headers={"Host": "evil.example"}).status_code == 400
 
 
@@ -228,3 +265,36 @@ def test_tokens_and_text(client: httpx.Client) -> None:
     assert (props["context_length"], props["parallel"], props["drafter"]) == (512, 4, "suffix+model")
     assert props["default_generation_settings"]["temperature"] == 0.8
     assert client.get("/health").json()["status"] == "ok"
+
+
+def test_a_mistake_of_ours_is_a_500_with_an_id_and_a_line_in_the_log(
+    served: Served, client: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(served.service, "figures", broken)
+    answer = client.post("/v1/chat/completions", json=CHAT)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
+    assert answer.headers["x-request-id"] in caplog.text
+    assert "a mistake" in caplog.text
+    monkeypatch.undo()
+    still_serves(client)
+
+
+def test_a_stream_that_cannot_begin_holds_nothing(served: Served, client: httpx.Client) -> None:
+    answers = []
+    begin = served.service.begin
+
+    async def remembering(*given: Any, **more: Any) -> Any:
+        answers.append(await begin(*given, **more))
+        return answers[-1]
+
+    served.service.begin = remembering  # type: ignore[method-assign]
+    try:
+        with client.stream("POST", "/v1/responses", json={"input": "x", "stream": True, "max_output_tokens": 400}):
+            pass  # and away, perhaps before anything came
+    finally:
+        served.service.begin = begin  # type: ignore[method-assign]
+    until(lambda: is_idle(served))
+    assert all(job.cancelled for job in answers[0]._jobs)

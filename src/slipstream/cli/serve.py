@@ -5,6 +5,8 @@ import logging
 import os
 import sys
 import tomllib
+from collections.abc import Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +17,6 @@ from slipstream.errors import RuntimeUnavailableError, StorageError, UsageError
 if TYPE_CHECKING:
     from slipstream.engine import Engine
 
-LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]")
 MODEL, SPECULATION, NETWORK, LIMITS = "Model", "Speculation", "Network", "Limits"
 
 
@@ -176,7 +177,7 @@ def serve(
     from slipstream.server.app import Doors
     from slipstream.server.service import Limits
 
-    names = tuple(allowed_host or (() if host not in LOOPBACK else (*LOOPBACK[:2], "[::1]", host)))
+    names = _names(host, allowed_host or ())
     run_server(
         engine,
         Address(host, port),
@@ -185,6 +186,16 @@ def serve(
         parallel=parallel,
         queue=max_queue,
     )
+
+
+def _names(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
+    """By which the server may be called; none for any."""
+    try:
+        loopback = host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        loopback = False
+    own = ("localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host) if loopback else ()
+    return (*own, *allowed)
 
 
 def _key(given: str | None, file: Path | None) -> str | None:
@@ -196,7 +207,8 @@ def _key(given: str | None, file: Path | None) -> str | None:
             given = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise StorageError(f"The key in {file} cannot be read: {getattr(error, 'strerror', error)}.") from None
-    if given is not None and (not given.strip() or not given.isprintable()):
+    given = None if given is None else given.strip(" \t")
+    if given is not None and (not given or not given.isprintable()):
         raise UsageError("The API key is empty or has unprintable characters; choose another one.")
     return given
 

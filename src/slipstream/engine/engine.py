@@ -287,6 +287,9 @@ class Engine:
                 batch.add(generation)
             while not batch.finished:
                 batch.play_round()
+                for generation in generations:
+                    if generation.sequence.failure is not None:
+                        raise generation.sequence.failure
         finally:
             batch.close()
         return [generation.completion for generation in generations]

@@ -27,6 +27,8 @@ def play_round(
 ) -> list[Verdict]:
     """Advance every sequence by at least one token. A session changes only after its sequence was verified.
 
+    What goes wrong with one sequence is its `failure`, and ends it alone.
+
     reading: parts of other sequences' prompts, which the same forward reads
     """
     if not sequences:
@@ -45,8 +47,6 @@ def play_round(
     rows = _read(target, reading, [_segment(s, draft) for s, draft in zip(sequences, drafts, strict=True)])
     clock.lap("verify")
     verdicts = [_walk(s, draft, row) for s, draft, row in zip(sequences, drafts, rows, strict=True)]
-    if all(sequence.failure for sequence in sequences):
-        raise next(sequence.failure for sequence in sequences if sequence.failure)
     clock.lap("sample")
     for s, draft, verdict, row in zip(sequences, drafts, verdicts, rows, strict=True):
         s.placed.session.commit([0, *(node + 1 for node in verdict.kv_path)])
@@ -54,8 +54,9 @@ def play_round(
         for drafter in drafters:
             drafter.observe(s, draft, verdict, row)
     clock.lap("other")
-    plain = policy.observe([verdict.tokens for verdict in verdicts], clock.seconds)
-    _count(sequences, drafts, verdicts, steps, clock, plain)
+    if any(verdict.commits for verdict in verdicts):
+        plain = policy.observe([verdict.tokens for verdict in verdicts], clock.seconds)
+        _count(sequences, drafts, verdicts, steps, clock, plain)
     return verdicts
 
 

@@ -50,5 +50,7 @@ def _generate(batch: Batch, generation: Generation, cancelled: Event) -> Generat
         while not (batch.finished or cancelled.is_set()):
             for _, tokens in batch.play_round():
                 yield from tokens
+        if generation.sequence.failure is not None:
+            raise generation.sequence.failure
     finally:
         batch.close()

@@ -18,6 +18,8 @@ SLICE_ROWS = 64
 """Prompt tokens that one round reads beside others' tokens: new requests must not make the others stutter."""
 SHARED_PROMPT = 64
 """Tokens of a prompt that waits for another one that begins like it to be read."""
+MOST_PASSED_OVER = 64
+"""Rounds that a prompt waits for that at most."""
 _logger = logging.getLogger(__name__)
 
 
@@ -37,6 +39,8 @@ class Job:
     cancelled: bool = False
     seen: int = 0
     """Records of its rounds that `on_round` was told of."""
+    passed_over: int = 0
+    """Times that it waited for another prompt to be read."""
 
     @property
     def completion(self) -> Completion:
@@ -94,19 +98,24 @@ class Worker:
         Raises BusyError when the queue is full or closed, UsageError for more texts than it could ever hold.
         """
         with self._changed:
-            if self._stop_at is not None:
+            self.require_room(len(jobs))
+            self._waiting.extend(jobs)
+            self._changed.notify()
+
+    def require_room(self, count: int) -> None:
+        """Raise what `submit` would raise for so many texts: to be asked before anything is prepared for them."""
+        with self._changed:
+            if self._stop_at is not None or not self._thread.is_alive():
                 raise BusyError("The server is shutting down; ask again when it is back.")
             most = self._queue + self._parallel
-            if len(jobs) > most:
-                raise UsageError(f"The request asks for {len(jobs)} answers; this server takes at most {most} at once.")
+            if count > most:
+                raise UsageError(f"The request asks for {count} answers; this server takes at most {most} at once.")
             free = self._parallel - len(self._active)
-            if len(self._waiting) + len(jobs) > self._queue + free:
+            if len(self._waiting) + count > self._queue + free:
                 raise BusyError(
                     f"The server is busy: {len(self._waiting)} requests are waiting and the queue holds {self._queue}; "
                     "try again in a moment."
                 )
-            self._waiting.extend(jobs)
-            self._changed.notify()
 
     def cancel(self, job: Job) -> None:
         """End a text before its next round, or take it out of the queue; harmless for one that has ended."""
@@ -134,14 +143,22 @@ class Worker:
     # --- on the worker's thread
 
     def _run(self) -> None:
-        while self._wait():
-            self._end_overdue()
-            self._admit()
-            if self._active:
-                self._play_round()
-        for job in [*self._active.values(), *self._waiting]:
-            self._end(job, BusyError("The server was shut down before this text was complete."))
-        self._batch.close()
+        try:
+            while self._wait():
+                self._end_overdue()
+                self._admit()
+                if self._active:
+                    self._play_round()
+        except BaseException:
+            _logger.exception("The engine's thread failed; the server takes no more requests.")
+            raise
+        finally:
+            with self._changed:
+                self._stop_at = self._stop_at or 0.0
+                jobs = [*self._active.values(), *self._waiting]
+            for job in jobs:
+                self._end(job, BusyError("The server was shut down before this text was complete."))
+            self._batch.close()
 
     def _wait(self) -> bool:
         """Sleep until there is something to do; whether to go on."""
@@ -176,15 +193,22 @@ class Worker:
                 self._batch.add(job.generation)
             except SlipstreamError as error:
                 self._end(job, error)
+            except Exception:
+                _logger.exception("A text could not be begun.")
+                self._end(job, _failed())
 
     def _is_being_read(self, job: Job) -> bool:
         """Whether most of a prompt is being read for another text: a moment later it is there for both."""
         prompt = job.generation.sequence.tokens
-        return len(prompt) >= SHARED_PROMPT and any(
-            2 * common_prefix(prompt, generation.sequence.tokens) > len(prompt)
-            for generation in self._active
-            if generation.sequence.lacking
-        )
+        if len(prompt) < SHARED_PROMPT or job.passed_over >= MOST_PASSED_OVER:
+            return False
+        for generation in self._active:
+            if generation.sequence.lacking:
+                shared = min(common_prefix(prompt, generation.sequence.tokens), len(prompt) - 1)
+                if 2 * shared > len(prompt) and generation.sequence.placed.session.length < shared:
+                    job.passed_over += 1
+                    return True
+        return False
 
     def _play_round(self) -> None:
         try:
@@ -194,7 +218,7 @@ class Worker:
             return
         except Exception:  # a bug of ours must not take the server with it
             _logger.exception("A round failed.")
-            self._fail_all(RuntimeUnavailableError("The engine failed; its log says why."))
+            self._fail_all(_failed())
             return
         self.kv_usage = self._batch.held / (self._parallel * self.engine.target.context_length)
         records: list[RoundRecord] = []
@@ -221,6 +245,15 @@ class Worker:
                 if job not in self._waiting:
                     return
                 self._waiting.remove(job)
-        self._batch.remove(job.generation)
-        self.policy = self.engine.policy.describe()
-        job.on_end(error)
+        try:
+            self._batch.remove(job.generation)
+            self.policy = self.engine.policy.describe()
+        except Exception:
+            _logger.exception("A text could not be ended in good order.")
+            error = error or _failed()
+        finally:
+            job.on_end(error)
+
+
+def _failed() -> RuntimeUnavailableError:
+    return RuntimeUnavailableError("The engine failed; its log says why.")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from threading import Lock
 from typing import Any, NoReturn
 
 import jinja2
@@ -55,6 +56,7 @@ class ChatTemplate:
         self.bos_token = bos_token
         self.eos_token = eos_token
         self._environment = _Environment()
+        self._rendering = Lock()
 
     @cached_property
     def _template(self) -> jinja2.Template:
@@ -160,6 +162,10 @@ class ChatTemplate:
             return self._run(variables)
 
     def _run(self, variables: dict[str, Any]) -> str:
+        with self._rendering:  # the bounds are those of one rendering
+            return self._run_bounded(variables)
+
+    def _run_bounded(self, variables: dict[str, Any]) -> str:
         self._environment.start()
         parts: list[str] = []
         length = 0

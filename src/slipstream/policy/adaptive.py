@@ -193,6 +193,8 @@ class AdaptivePolicy:
 
         Sooner where its time is believed to have changed although none was played.
         """
+        if self._beside:
+            return False  # such a round would not tell
         if self._since_plain >= (32 if self.ledger.recent_gain < 1.3 else 256):
             return True
         believed, known = self.costs.seconds(1), self._plain_known
@@ -469,9 +471,9 @@ class AdaptivePolicy:
         rows = count + self._nodes
         if not self._beside:
             return seconds, self.costs.learn(rows, seconds)
-        expected = self.costs.seconds(rows)
-        share = expected / self.costs.seconds(rows + self._beside)
-        return share * seconds, expected
+        base, whole = self.costs.seconds(count + self._beside), self.costs.seconds(rows + self._beside)
+        expected = self.costs.seconds(count) + max(whole - base, 0.0)  # what the drafts added is theirs
+        return expected * seconds / whole, expected
 
     def _without_hiccup(self, seconds: float, expected: float) -> float:
         """A forward's time. Once in a while one takes far too long, which would have hit plain decoding as well."""

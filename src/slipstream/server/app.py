@@ -19,7 +19,7 @@ from slipstream.server import description
 from slipstream.server.chat import Chat
 from slipstream.server.completions import Completions
 from slipstream.server.doors import AccessLog, Doorkeeper
-from slipstream.server.errors import ApiError, on_bug, on_error, on_http_error
+from slipstream.server.errors import ApiError, on_error, on_http_error
 from slipstream.server.metrics import Metrics
 from slipstream.server.page import page_routes
 from slipstream.server.responses import Responses
@@ -71,7 +71,6 @@ def create_app(service: Service, metrics: Metrics, doors: Doors | None = None) -
             ApiError: on_error,
             SlipstreamError: on_error,
             HTTPException: on_http_error,
-            Exception: on_bug,
         },
         lifespan=lifespan,
     )
@@ -107,6 +106,6 @@ def _cors(origins: Sequence[str]) -> Middleware:
         CORSMiddleware,
         allow_origins=list(origins),
         allow_methods=["GET", "POST"],
-        allow_headers=["Authorization", "Content-Type"],
+        allow_headers=["*"],  # clients in browsers send some of their own
         expose_headers=["X-Request-Id", "Retry-After"],
     )

@@ -4,6 +4,7 @@ import asyncio
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 
 from slipstream.server.errors import ApiError, first_problem, parsed
@@ -30,7 +31,7 @@ async def body_of(request: Request, model: type[Model], most: int) -> Model:
     if not isinstance(content, dict):
         raise ApiError(400, "The request must be a JSON object.")
     try:
-        return model.model_validate(content)
+        return await run_in_threadpool(model.model_validate, content)
     except ValidationError as error:
         raise first_problem(error) from None
 
@@ -40,6 +41,6 @@ async def _read(request: Request, most: int) -> bytes:
     async for part in request.stream():
         size += len(part)
         if size > most:
-            raise ApiError(413, f"The request is larger than {most // 2**20} MiB; send a shorter one.")
+            raise ApiError(413, f"The request is larger than {most:,} bytes; send a shorter one.")
         parts.append(part)
     return b"".join(parts)

@@ -42,7 +42,7 @@ class Chat:
         answers = await self._service.begin([plan.prompt], plan.options, asked.choices)
         head = {"id": new_id("chatcmpl"), "created": self._service.now, "model": self._service.name}
         if asked.stream:
-            return event_stream(self._events(asked, answers, head, plan), self._service.limits.patience)
+            return event_stream(self._events(asked, answers, head, plan), self._service.limits.patience, answers.cancel)
         completions = await while_connected(request, answers.all())
         if completions is None:
             return Response(status_code=499)

@@ -35,7 +35,7 @@ class Completions:
             "model": self._service.name,
         }
         if asked.stream:
-            return event_stream(self._events(asked, answers, head), self._service.limits.patience)
+            return event_stream(self._events(asked, answers, head), self._service.limits.patience, answers.cancel)
         completions = await while_connected(request, answers.all())
         if completions is None:
             return Response(status_code=499)
@@ -60,8 +60,10 @@ class Completions:
                 ended = self._choice(asked, index, "", (), finish_reason(completion), shown[index])
                 yield {**head, "choices": [ended], **usage, **figures}
                 continue
-            if not shown[index]:
-                text = self._prompt_text(asked, index) + text
+            echoed = "" if shown[index] else self._prompt_text(asked, index)
+            if echoed:
+                yield {**head, "choices": [self._choice(asked, index, echoed, (), None, 0)], **usage}
+            shown[index] += len(echoed)
             if text or asked.logprobs is not None or asked.speculation.details:
                 yield {**head, "choices": [self._choice(asked, index, text, tokens, None, shown[index])], **usage}
             shown[index] += len(text)

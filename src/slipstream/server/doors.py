@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from slipstream.server.errors import ApiError, response
+from slipstream.server.errors import ApiError, failure, response
 from slipstream.server.metrics import Metrics
 
 OPEN_PATHS = ("/", "/health", "/v1/health")
@@ -46,6 +46,10 @@ class AccessLog:
 
         try:
             await self._app(scope, receive, sending)
+        except Exception:
+            _logger.exception("%s failed.", name)
+            if not status:
+                await failure()(scope, receive, sending)
         finally:
             path = scope["path"] if scope["path"] in self._paths else "other"  # anybody may ask for anything
             self._metrics.requests.labels(path, str(status)).inc()
@@ -89,10 +93,14 @@ class Doorkeeper:
         if self._key is None or path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._key.encode()):
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip(" \t").encode("latin-1"), self._key.encode()):
             return None
         problem = "is wrong" if given else "is missing"
         return ApiError(401, f"The API key {problem}; send it as Authorization: Bearer KEY.", code="invalid_api_key")
 
     def _is_welcome(self, origin: str, host: str) -> bool:
-        return "*" in self._origins or origin in self._origins or urlsplit(origin).netloc == host
+        try:
+            own = urlsplit(origin).netloc == host
+        except ValueError:  # no address at all
+            own = False
+        return own or "*" in self._origins or origin in self._origins

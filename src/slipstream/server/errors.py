@@ -81,8 +81,8 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     return answer
 
 
-async def on_bug(request: Request, error: Exception) -> Response:
-    """Exception handler for everything else, which Starlette logs."""
+def failure() -> Response:
+    """The answer where we made a mistake."""
     return response(ApiError(500, "The server made a mistake; its log says which."))
 
 
@@ -100,10 +100,17 @@ def first_problem(error: ValidationError) -> ApiError:
     return ApiError(400, f"{place}: {message}." if place else f"{message}.", param=place or None)
 
 
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
 def parsed(body: bytes) -> Any:
     """JSON from a request. Raises ApiError for anything else."""
     try:
-        return json.loads(body)
+        content = json.loads(body, parse_constant=_no_number)
+        if b"\\u" in body:
+            json.dumps(content, ensure_ascii=False).encode()  # half a pair of escapes is no text
+        return content
     except RecursionError:
         raise ApiError(400, "The request is nested too deeply.") from None
     except ValueError as error:  # not JSON, or not UTF-8

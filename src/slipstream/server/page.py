@@ -4,6 +4,7 @@ The files are read once and never change while the server runs. A browser keeps 
 are still the same (an `ETag` and a 304 of no bytes), so that a new version is never mixed with an old one.
 """
 
+import asyncio
 import hashlib
 import json
 from importlib.resources import files
@@ -14,9 +15,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from slipstream.server.bodies import READ_TIMEOUT
 from slipstream.server.markdown import render
 
-MARKDOWN_BYTES = 1 << 20
+MARKDOWN_BYTES = 1 << 17
 """Largest body of `POST /page/markdown`."""
 
 TYPES = {
@@ -102,10 +104,13 @@ async def _body(request: Request) -> bytes:
     """The whole body, or a refusal as soon as it is known to be too large, whatever length was announced."""
     body = bytearray()
     try:
-        async for part in request.stream():
-            body += part
-            if len(body) > MARKDOWN_BYTES:
-                raise _Refused(413, f"The text is too long to show as Markdown; {MARKDOWN_BYTES} bytes are the limit.")
+        async with asyncio.timeout(READ_TIMEOUT):
+            async for part in request.stream():
+                body += part
+                if len(body) > MARKDOWN_BYTES:
+                    raise _Refused(413, f"The text is too long to show as Markdown: over {MARKDOWN_BYTES} bytes.")
+    except TimeoutError:
+        raise _Refused(408, "The text did not come in time.") from None
     except ClientDisconnect:
         raise _Refused(400, "The body ended too early.") from None
     return bytes(body)

@@ -6,7 +6,16 @@ Unknown fields are ignored, as OpenAI does; impossible values are refused.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from slipstream.engine import GenerationOptions
 from slipstream.policy.fixed import MOST_DRAFT_TOKENS
@@ -17,8 +26,23 @@ MOST_STOPS = 64
 MOST_BIASES = 1024
 
 
+MOST_PARTS = 1024
+MOST_PROMPTS = 256
+LONGEST_STOP = 256
+"""Characters: the whole batch waits while a text is compared with them."""
+MOST_TOOLS = 256
+
+
 class _Request(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_not_given(cls, values: Any) -> Any:
+        """As OpenAI's API has it."""
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if value is not None}
 
 
 class Speculation(_Request):
@@ -81,7 +105,7 @@ class SampledRequest(GenerationRequest):
     """What chat and completions have in common."""
 
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
-    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS, fail_fast=True)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     logit_bias: Annotated[dict[int, float], Field(max_length=MOST_BIASES)] | None = None
     response_format: dict[str, Any] | None = None
@@ -89,9 +113,10 @@ class SampledRequest(GenerationRequest):
 
     @field_validator("stop")
     @classmethod
-    def _not_empty(cls, stop: str | list[str] | None) -> str | list[str] | None:
-        if stop == "" or (isinstance(stop, list) and "" in stop):
-            raise ValueError("a stop string must not be empty")
+    def _not_empty_nor_endless(cls, stop: str | list[str] | None) -> str | list[str] | None:
+        strings = [stop] if isinstance(stop, str) else stop or []
+        if not all(0 < len(string) <= LONGEST_STOP for string in strings):
+            raise ValueError(f"a stop string has 1 to {LONGEST_STOP} characters")
         return stop
 
     @field_validator("logit_bias")
@@ -133,13 +158,16 @@ class TextPart(_Request):
         return self
 
 
+Content = str | Annotated[list[TextPart], Field(max_length=MOST_PARTS, fail_fast=True)]
+
+
 class Message(BaseModel):
     """One message of a chat; fields besides role and content go to the model's template as they are."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[TextPart] | None = None
+    content: Content | None = None
 
     def for_template(self) -> Mapping[str, Any]:
         """As the engine takes it: content is one text."""
@@ -152,12 +180,12 @@ class Message(BaseModel):
 class ChatRequest(SampledRequest):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
 
@@ -173,21 +201,41 @@ class ChatRequest(SampledRequest):
         return given
 
 
+def _prompts(value: Any) -> Any:
+    """Text, token ids, or several of them; looks no further than the first that is neither."""
+    if isinstance(value, str) or _are_ids(value):
+        return value
+    several = isinstance(value, list) and 0 < len(value) <= MOST_PROMPTS
+    if several and all(isinstance(one, str) or _are_ids(one) for one in value):
+        return value
+    raise ValueError(f"give text, a list of token ids, or a list of at most {MOST_PROMPTS} of those")
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 0 and all(type(one) is int for one in value)
+
+
+_IDS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+_SEVERAL = {"type": "array", "items": {"anyOf": [{"type": "string"}, _IDS]}, "minItems": 1, "maxItems": MOST_PROMPTS}
+Prompts = Annotated[
+    str | list[str] | list[int] | list[list[int]],
+    PlainValidator(_prompts),
+    WithJsonSchema({"anyOf": [{"type": "string"}, _IDS, _SEVERAL]}),
+]
+
+
 class CompletionRequest(SampledRequest):
     """`POST /v1/completions`."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Prompts
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
 
     @property
     def prompts(self) -> list[str | list[int]]:
         """All prompts; a list of numbers is one of them."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
-        if all(isinstance(item, int) for item in self.prompt):
-            return [self.prompt]  # type: ignore[list-item]
-        return self.prompt  # type: ignore[return-value]
+        alone = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        return cast(list[str | list[int]], [self.prompt] if alone else self.prompt)
 
     def options(self) -> GenerationOptions:
         given = super().options()
@@ -202,7 +250,7 @@ class ResponseItem(_Request):
 
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | list[TextPart] | None = None
+    content: Content | None = None
 
     @model_validator(mode="after")
     def _is_message(self) -> "ResponseItem":
@@ -214,7 +262,7 @@ class ResponseItem(_Request):
 class ResponsesRequest(GenerationRequest):
     """`POST /v1/responses`, text in and text out; nothing is stored between requests."""
 
-    input: str | Annotated[list[ResponseItem], Field(min_length=1, max_length=MOST_MESSAGES)]
+    input: str | Annotated[list[ResponseItem], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     previous_response_id: str | None = None
@@ -232,6 +280,15 @@ class ResponsesRequest(GenerationRequest):
     def response_format(self) -> Any:
         """What other endpoints call by this name."""
         return (self.text or {}).get("format")
+
+    tools: list[Any] | None = None
+
+    @field_validator("tools")
+    @classmethod
+    def _no_tools(cls, value: list[Any] | None) -> list[Any] | None:
+        if value:
+            raise ValueError("functions can be called in /v1/chat/completions only")
+        return value
 
     @property
     def messages(self) -> list[Mapping[str, Any]]:
@@ -260,4 +317,4 @@ class TokenizeRequest(_Request):
 class DetokenizeRequest(_Request):
     """`POST /detokenize`."""
 
-    tokens: list[int]
+    tokens: Annotated[list[int], Field(fail_fast=True)]

@@ -33,7 +33,7 @@ class Responses:
         answers = await self._service.begin([asked.messages], options)
         head = self._head(asked)
         if asked.stream:
-            return event_stream(self._events(asked, answers, head), self._service.limits.patience)
+            return event_stream(self._events(asked, answers, head), self._service.limits.patience, answers.cancel)
         completions = await while_connected(request, answers.all())
         if completions is None:
             return Response(status_code=499)

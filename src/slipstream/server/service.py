@@ -66,6 +66,7 @@ class Service:
 
     async def begin(self, prompts: Sequence[Prompt], options: GenerationOptions, choices: int = 1) -> Answers:
         """Check and queue a request: `choices` answers to each prompt. Raises SlipstreamError, BusyError among it."""
+        self.worker.require_room(len(prompts) * choices)
         generations = await run_in_threadpool(self._prepare, prompts, options, choices)
         return Answers(self.worker, generations, self.limits.timeout, self._on_end)
 

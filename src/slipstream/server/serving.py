@@ -1,5 +1,6 @@
 """The server as a process: a socket, uvicorn, and an orderly end."""
 
+import asyncio
 import signal
 import socket
 import sys
@@ -8,16 +9,31 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from slipstream.engine import Engine
 from slipstream.engine.worker import Worker
 from slipstream.errors import RuntimeUnavailableError
 from slipstream.server.app import Doors, create_app
+from slipstream.server.bodies import READ_TIMEOUT
 from slipstream.server.metrics import Metrics
 from slipstream.server.service import Limits, Service
 
 CONNECTIONS = 2048
 """Open at once; more are refused with 503."""
+
+
+class Protocol(H11Protocol):
+    """Hangs up on a client that has not sent the head of its first request in time."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(READ_TIMEOUT, self._hang_up)
+
+    def _hang_up(self) -> None:
+        cycle: object = self.cycle  # None before the first request, whatever its type says
+        if cycle is None:
+            self.transport.close()
 
 
 class Address(NamedTuple):
@@ -78,6 +94,7 @@ def run_server(
             server = uvicorn.Server(
                 uvicorn.Config(
                     create_app(service, metrics, doors),
+                    http=Protocol,
                     log_config=None,
                     access_log=False,
                     server_header=False,

@@ -1,11 +1,12 @@
 """Server-sent events."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import anyio
 from sse_starlette import EventSourceResponse
+from starlette.types import Receive, Scope, Send
 
 from slipstream.errors import SlipstreamError
 from slipstream.server.errors import error_body
@@ -15,12 +16,29 @@ SEND_TIMEOUT = 60.0
 DONE = "[DONE]"
 
 
-def event_stream(events: AsyncIterator[Mapping[str, Any] | str], patience: float) -> EventSourceResponse:
-    """An answer of events: objects as JSON, text as it is. patience: seconds it may go on in a shutdown.
+class _Stream(EventSourceResponse):
+    """Says when it is over, also where it never began."""
+
+    on_close: Callable[[], None]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.on_close()
+
+
+def event_stream(
+    events: AsyncIterator[Mapping[str, Any] | str], patience: float, on_close: Callable[[], None]
+) -> EventSourceResponse:
+    """An answer of events: objects as JSON, text as it is.
+
+    patience: seconds it may go on in a shutdown
+    on_close: called when it is over, however it ended
 
     What goes wrong on the way is the last event. An object with "event" names its kind by that, as responses do.
     """
-    return EventSourceResponse(
+    stream = _Stream(
         _framed(events),
         sep="\n",
         ping=15,
@@ -29,6 +47,8 @@ def event_stream(events: AsyncIterator[Mapping[str, Any] | str], patience: float
         shutdown_grace_period=patience,
         headers={"X-Accel-Buffering": "no"},
     )
+    stream.on_close = on_close
+    return stream
 
 
 async def _framed(events: AsyncIterator[Mapping[str, Any] | str]) -> AsyncIterator[dict[str, str]]:

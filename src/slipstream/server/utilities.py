@@ -1,7 +1,9 @@
 """The small endpoints: what is served, whether it is well, and text to tokens and back."""
 
+from functools import partial
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -17,6 +19,7 @@ class Utilities:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._one_at_a_time = CapacityLimiter(1)  # long texts must not take the threads of generation
 
     async def health(self, request: Request) -> Response:
         """200 while the engine runs."""
@@ -75,7 +78,8 @@ class Utilities:
     async def tokenize(self, request: Request) -> Response:
         asked = await body_of(request, TokenizeRequest, self._service.limits.body)
         vocabulary = self._service.vocabulary
-        ids = vocabulary.tokenize(asked.content, add_bos=asked.add_special, parse_special=asked.parse_special)
+        read = partial(vocabulary.tokenize, add_bos=asked.add_special, parse_special=asked.parse_special)
+        ids = await to_thread.run_sync(read, asked.content, limiter=self._one_at_a_time)
         if not asked.with_pieces:
             return JSONResponse({"tokens": ids})
         spelled = self._service.spelled
@@ -86,5 +90,8 @@ class Utilities:
         vocabulary = self._service.vocabulary
         if asked.tokens and not 0 <= min(asked.tokens) <= max(asked.tokens) < vocabulary.size:
             raise ApiError(400, f"tokens: ids must be between 0 and {vocabulary.size - 1}.", param="tokens")
-        text = b"".join([vocabulary.token_bytes(token) for token in asked.tokens]).decode("utf-8", "replace")
-        return JSONResponse({"content": text})
+
+        def spell() -> str:
+            return b"".join([vocabulary.token_bytes(token) for token in asked.tokens]).decode("utf-8", "replace")
+
+        return JSONResponse({"content": await to_thread.run_sync(spell, limiter=self._one_at_a_time)})
