@@ -94,8 +94,8 @@ def test_json_is_one_object_with_everything(cli: Cli, fake: FakeModel) -> None:
     }  # fmt: skip
     assert value["timings"]["predicted_n"] == len(value["tokens"])
     assert set(value["speculation"]) == {
-        "enabled", "drafter", "rounds", "mean_accepted_length", "acceptance_rate", "accepted_per_position", "time_ms",
-        "policy",
+        "enabled", "drafter", "rounds", "mean_accepted_length", "acceptance_rate", "accepted_per_position",
+        "estimated_speed_up", "time_ms", "policy",
     }  # fmt: skip
     assert value["speculation"]["enabled"] is True
     assert value["speculation"]["drafter"] == "suffix"

@@ -119,7 +119,7 @@ def test_a_log_that_cannot_be_written_costs_the_log_alone(model: Path) -> None:
             for _ in range(3):
                 assert client.post(f"http://127.0.0.1:{port}/v1/completions", json=PROMPT).status_code == 200
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(20) in (0, 120)  # 120 is Python's own: it could not write what was left
     finally:
         process.kill()
         process.wait()

@@ -52,7 +52,7 @@ LONG = [index % 7 for index in range(20)]
 
 def test_a_shared_beginning_is_forked_and_the_other_text_stays() -> None:
     model = FakeModel(SmallVocabulary(9), max_sessions=3)
-    pool = SessionPool(model)
+    pool = SessionPool(model, most=3)
     first = filled(pool, model, [*LONG, 7, 7])
     second = pool.acquire([*LONG, 8, 8])  # from one that is in use
     assert second.session.length == 0, "of a text that is being read nobody knows how far it is"
@@ -73,13 +73,26 @@ def test_a_shared_beginning_is_forked_and_the_other_text_stays() -> None:
 
 def test_the_session_that_was_not_used_for_longest_makes_room() -> None:
     model = FakeModel(SmallVocabulary(9), max_sessions=2)
-    pool = SessionPool(model)
+    pool = SessionPool(model, most=2)
     texts = [[number, *LONG] for number in range(3)]
     for text in (*texts[:2], texts[0], texts[2]):
         slot = filled(pool, model, text)
         pool.release(slot, text)
     assert pool.acquire([*texts[0], 1]).session.length == len(texts[0])
     assert pool.acquire([*texts[1], 1]).session.length == 0
+
+
+def test_sessions_are_opened_where_they_are_needed_and_no_others() -> None:
+    model = FakeModel(SmallVocabulary(9), max_sessions=4)
+    pool = SessionPool(model)
+    slots = [filled(pool, model, [number, *LONG]) for number in range(2)]
+    for number, slot in enumerate(slots):
+        pool.release(slot, [number, *LONG])
+    for text in ([5, *LONG], [0, *LONG, 1], [0, *LONG[:18], 8, 8], [7], [1, *LONG[:18], 8, 8]):
+        slot = filled(pool, model, text)
+        assert slot.session.tokens == text
+        pool.release(slot, text)
+        assert model.open_sessions == 2
 
 
 def test_without_a_free_session_the_only_one_is_cut_back() -> None:

@@ -94,7 +94,13 @@ def serve(
         _option(SPECULATION, "As for `slipstream run`; a request may ask for less.", envvar="SLIPSTREAM_SPECULATION"),
     ] = "auto",
     num_draft_tokens: Annotated[
-        int | None, _option(SPECULATION, "As for `slipstream run`.", envvar="SLIPSTREAM_NUM_DRAFT_TOKENS")
+        int | None,
+        _option(
+            SPECULATION,
+            "Tokens that are guessed at a time, 0 to 64: the most for --speculation auto (default 16), always so many "
+            "for on (default 4).",
+            envvar="SLIPSTREAM_NUM_DRAFT_TOKENS",
+        ),
     ] = None,
     host: Annotated[
         str,

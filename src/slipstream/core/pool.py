@@ -31,9 +31,13 @@ class SessionPool:
     A session whose whole text goes on in the prompt is taken as it is, as in the next turn of a chat. Where a prompt
     shares a beginning with another text, such as the system prompt, and a session is free for it, it gets a fork, and
     the other text stays. Where none is free, the idle session that was used least recently makes room.
+
+    most: sessions that may be open although fewer would do, so that more texts stay; others of the model's are left
+          to whoever needs one
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, most: int = 1) -> None:
+        self.most = most
         self._model = model
         self._idle: list[Slot] = []
         self._used: list[Slot] = []
@@ -46,7 +50,9 @@ class SessionPool:
         """
         best = max([*self._idle, *self._used], key=lambda slot: self._reusable(slot, prompt), default=None)
         shared = 0 if best is None else self._reusable(best, prompt)
-        if best in self._idle and shared and shared == best.session.length:
+        others = [slot for slot in self._idle if slot is not best]
+        goes_on = best in self._idle and shared == best.session.length
+        if best in self._idle and shared and (goes_on or not (others or self._may_open)):
             slot = self._taken(best, shared)
         elif best is not None and shared >= WORTH_SHARING and self._model.capabilities.rollback:
             slot = self._forked(best, shared, prompt)
@@ -75,20 +81,35 @@ class SessionPool:
 
     def _forked(self, donor: Slot, shared: int, prompt: Sequence[int]) -> Slot:
         """A session that begins like another one's; the other itself where there is no further one."""
+        if not self._may_open:
+            self._make_room(donor)
         while True:
             try:
                 return Slot(donor.session.fork(shared), list(prompt[:shared]))
             except RuntimeUnavailableError:
-                oldest = next((slot for slot in self._idle if slot is not donor), None)
-                if oldest is None:
-                    if donor not in self._idle:
-                        raise
-                    return self._taken(donor, shared)
-                self._idle.remove(oldest)
-                oldest.session.close()
+                if self._make_room(donor):
+                    continue
+                if donor not in self._idle:
+                    raise
+                return self._taken(donor, shared)
+
+    def _make_room(self, donor: Slot) -> bool:
+        """Close the idle session that was used least recently, but not this one; whether there was one."""
+        oldest = next((slot for slot in self._idle if slot is not donor), None)
+        if oldest is not None:
+            self._idle.remove(oldest)
+            oldest.session.close()
+        return oldest is not None
+
+    @property
+    def _may_open(self) -> bool:
+        """Whether another session may be opened without need."""
+        return len(self._idle) + len(self._used) < self.most
 
     def _fresh(self, prompt: Sequence[int]) -> Slot:
         """A session that begins with little or nothing of the prompt."""
+        if self._idle and not self._may_open:
+            return self._taken(self._idle[0], self._reusable(self._idle[0], prompt))
         try:
             return Slot(self._model.open_session())
         except RuntimeUnavailableError:

@@ -8,7 +8,7 @@ random numbers: what comes out is what plain decoding gives for the same noise, 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from slipstream.core.protocols import Rows, StopRule
 from slipstream.core.sampling import Sampler, log_probabilities, log_probability
@@ -67,6 +67,13 @@ class Verdict:
         for node, parent in enumerate(draft.parents):
             if parent in asked:
                 yield node, node in accepted
+
+
+class Asked(TypedDict, total=False):
+    """What is reported of tokens besides themselves."""
+
+    logprobs: bool
+    top_logprobs: int
 
 
 def walk(

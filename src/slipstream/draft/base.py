@@ -33,5 +33,8 @@ class BaseDrafter:
     def memory(self) -> int:
         return 0
 
+    def keep_sessions(self, most: int) -> None:
+        """None are used."""
+
     def close(self) -> None:
         """Nothing is held."""

@@ -70,6 +70,10 @@ class ModelDrafter(BaseDrafter):
     def memory(self) -> int:
         return self.model.memory()
 
+    def keep_sessions(self, most: int) -> None:
+        """How many sessions may stay open for texts to come (`core.pool.SessionPool`)."""
+        self._pool.most = most
+
     def close(self) -> None:
         self._pool.close()
         self.model.close()

@@ -16,7 +16,7 @@ from slipstream.core.params import SamplingParams, check_number, check_whole
 from slipstream.core.pool import SessionPool
 from slipstream.core.protocols import Drafter, Model, Policy
 from slipstream.core.sampling import Sampler
-from slipstream.draft import ForcedDrafter
+from slipstream.draft import BaseDrafter, ForcedDrafter
 from slipstream.engine.batch import Batch, Generation
 from slipstream.engine.completion import Completion
 from slipstream.engine.learning import Costs, adaptive_policy, new_costs
@@ -344,6 +344,16 @@ class Engine:
         """An empty batch, for generations that `prepare` made."""
         self._require_open()
         return Batch(self.target, self._pool, self.drafters, self.policy, self._forced)
+
+    def keep_sessions(self, most: int) -> None:
+        """Let so many sessions stay open, whose KV caches serve prompts that begin alike; for engines with many texts.
+
+        Without it an engine keeps as many as were in use at once.
+        """
+        self._pool.most = most
+        for drafter in self.drafters:
+            if isinstance(drafter, BaseDrafter):
+                drafter.keep_sessions(most)
 
     def prepare(self, prompt: Prompt, *, choice: int = 0, **options: Unpack[GenerationOptions]) -> Generation:
         """A generation that has not begun: everything that a caller can get wrong is checked, nothing is computed.

@@ -80,6 +80,7 @@ class Worker:
         self.engine = engine
         self._parallel, self._queue, self._slice_rows = parallel, queue, slice_rows
         self._on_round = on_round
+        engine.keep_sessions(parallel)
         self._batch: Batch = engine.batch()
         self._waiting: deque[Job] = deque()
         self._active: dict[Generation, Job] = {}

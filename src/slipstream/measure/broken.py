@@ -8,12 +8,12 @@ puts one there for a while.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Unpack, cast
 
 from slipstream.core.protocols import Logits, Rows, StopRule
 from slipstream.core.sampling import Sampler
 from slipstream.core.tree import ROOT, Draft
-from slipstream.core.verify import Verdict, walk
+from slipstream.core.verify import Asked, Verdict, walk
 from slipstream.engine import round as rounds
 from slipstream.measure.distribution import Verify
 
@@ -106,18 +106,18 @@ class _StaleVerdict(Verdict):
 
 def _with(chooser: type[_Chooser]) -> Verify:
     def verify(
-        draft: Draft, rows: Rows, sampler: Sampler, stop: StopRule, position: int, *, logprobs: bool = False
+        draft: Draft, rows: Rows, sampler: Sampler, stop: StopRule, position: int, **asked: Unpack[Asked]
     ) -> Verdict:
         bent = cast(Sampler, chooser(sampler, draft, position))
-        return walk(draft, rows, bent, stop, position, logprobs=logprobs)
+        return walk(draft, rows, bent, stop, position, **asked)
 
     return verify
 
 
 def _stale(
-    draft: Draft, rows: Rows, sampler: Sampler, stop: StopRule, position: int, *, logprobs: bool = False
+    draft: Draft, rows: Rows, sampler: Sampler, stop: StopRule, position: int, **asked: Unpack[Asked]
 ) -> Verdict:
-    right = walk(draft, rows, sampler, stop, position, logprobs=logprobs)
+    right = walk(draft, rows, sampler, stop, position, **asked)
     verdict = _StaleVerdict(right.commits, right.tested, right.finish_reason)
     last = right.kv_path[-1] if right.kv_path else ROOT
     if right.commits[-1].node is None and draft.has_children(last):
