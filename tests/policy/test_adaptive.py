@@ -81,13 +81,14 @@ class Machine:
         self.view = View([0])
         self.plain = self.worst = 0.0
 
-    def round(self, right: Callable[[Draft], int]) -> Draft:
+    def round(self, right: Callable[[Draft], int], beside: int = 0) -> Draft:
+        """beside: rows of a prompt that the forward reads as well; what they take alone is nobody's loss."""
         started = self.clock.now
-        for step in self.policy.draft([self.view], self.drafters):
+        for step in self.policy.draft([self.view], self.drafters, beside):
             self.drafters[step.drafter].extend(step.growths)
         [draft] = self.policy.choose()
         drafted = self.clock.now
-        verify = self.truth.seconds(1 + len(draft))
+        verify = self.truth.seconds(1 + beside + len(draft))
         self.clock.now += verify
         true = right(draft)
         accepted = 0
@@ -102,6 +103,7 @@ class Machine:
         phases = {"draft": drafted - started, "verify": verify, "sample": 0.0, "other": 0.0}
         self.policy.observe([committed], phases)
         self.plain += len(committed) * self.truth.seconds(1)
+        self.plain += self.truth.seconds(1 + beside) - self.truth.seconds(1)
         self.worst = max(self.worst, self.clock.now - 1.03 * self.plain)
         return draft
 
@@ -222,6 +224,25 @@ def test_plain_rounds_come_often_enough_to_know_what_is_gained() -> None:
     machine = Machine(FLAT, model())
     lengths = [len(machine.round(always)) for _ in range(600)]
     assert 1 <= lengths[50:].count(0) <= 5
+
+
+@pytest.mark.parametrize("cliff", [0.1, 0.3, 0.45])
+@pytest.mark.parametrize("beside", [20, 27, 31, 40])
+def test_what_drafts_cost_beside_a_prompt_is_theirs(cliff: float, beside: int) -> None:
+    """A cliff that the drafts reach because the prompt is there."""
+    machine = Machine({1: 1.0, 32: 1.0, 33: 1.0 + cliff, 64: 1.0 + cliff}, lookup())
+    machine.policy.acceptance = Stubborn()
+    for _ in range(60):
+        machine.round(never, beside)
+    assert machine.worst <= STARTING_CREDIT + 1e-9
+
+
+def test_a_prompt_beside_does_not_stop_good_drafts() -> None:
+    machine = Machine(FLAT, lookup())
+    for _ in range(300):
+        machine.round(always, 8)
+    assert sum(len(machine.round(always, 8)) for _ in range(20)) > 100
+    assert sum(len(machine.round(always, 64)) for _ in range(20)) == 0  # no room in the table for more rows
 
 
 class Stubborn(Acceptance):
