@@ -2,7 +2,6 @@
 
 import difflib
 import logging
-import os
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from slipstream.cli.settings import DRAFT_LENGTH
 from slipstream.errors import RuntimeUnavailableError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -97,8 +97,7 @@ def serve(
         int | None,
         _option(
             SPECULATION,
-            "Tokens that are guessed at a time, 0 to 64: the most for --speculation auto (default 16), always so many "
-            "for on (default 4).",
+            DRAFT_LENGTH,
             envvar="SLIPSTREAM_NUM_DRAFT_TOKENS",
         ),
     ] = None,
@@ -243,5 +242,5 @@ def _start_log(form: str) -> None:
     for name in ("slipstream", "uvicorn.error"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-    logging.getLogger("slipstream").setLevel(os.environ.get("SLIPSTREAM_LOG_LEVEL", "INFO").upper())
+    logging.getLogger("slipstream").setLevel(logging.INFO)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "smollm2-135m"
 
 MODELS, SPECULATION, SAMPLING, TEXT, MACHINE = "Model", "Speculation", "Sampling", "Text", "Machine"
+DRAFT_LENGTH = (
+    "Tokens that are guessed at a time, 0 to 64: the most for --speculation auto (default 16), always so many for on "
+    "(default 4)."
+)
 FILE_OR = "Default: the value that the model's file recommends; if it recommends none at all"
 
 
@@ -67,8 +71,7 @@ class Settings:
         int | None,
         _option(
             SPECULATION,
-            "Tokens that are guessed at a time, 0 to 64: the most for --speculation auto (default 16), always so many "
-            "for on (default 4).",
+            DRAFT_LENGTH,
         ),
     ] = None
     max_slowdown: Annotated[

@@ -38,7 +38,6 @@ class Metrics:
         self.requests = self._counter("requests", "Requests by endpoint and status.", ("path", "status"))
         self.first = self._histogram("time_to_first_token_seconds", "From request to first token.", _SECONDS)
         self.each = self._histogram("time_per_output_token_seconds", "Between tokens, mean of a text.", _TOKEN_SECONDS)
-        self._gauges: dict[str, Gauge] = {}
 
     def _counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
         return Counter(f"{PREFIX}:{name}", text, labels, registry=self.registry)

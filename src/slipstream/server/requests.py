@@ -24,8 +24,6 @@ MOST_CHOICES = 16
 MOST_MESSAGES = 4096
 MOST_STOPS = 64
 MOST_BIASES = 1024
-
-
 MOST_PARTS = 1024
 MOST_PROMPTS = 256
 LONGEST_STOP = 256
@@ -267,6 +265,7 @@ class ResponsesRequest(GenerationRequest):
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     previous_response_id: str | None = None
     text: dict[str, Any] | None = None
+    tools: list[Any] | None = None
     metadata: dict[str, str] | None = None
 
     @field_validator("previous_response_id")
@@ -280,8 +279,6 @@ class ResponsesRequest(GenerationRequest):
     def response_format(self) -> Any:
         """What other endpoints call by this name."""
         return (self.text or {}).get("format")
-
-    tools: list[Any] | None = None
 
     @field_validator("tools")
     @classmethod
