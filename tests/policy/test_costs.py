@@ -1,5 +1,6 @@
 import json
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -68,6 +69,44 @@ def test_hiccups_change_little() -> None:
         table.learn(rows, truth.seconds(rows) * chance.lognormvariate(0, 0.05) * hiccup)
     for rows in (1, 2, 3, 5, 6, 8):
         assert table.seconds(rows) == pytest.approx(truth.seconds(rows), rel=0.25), rows
+
+
+def test_two_hiccups_in_a_row_are_forgotten_where_the_rows_are_avoided_since() -> None:
+    table, truth = CostTable(POINTS), CostTable(POINTS)
+    for _ in range(20):
+        table.learn(4, truth.seconds(4))
+    for _ in range(2):
+        table.learn(4, 30 * truth.seconds(4))
+    assert table.seconds(4) > 3 * truth.seconds(4), "believed"
+    kept = CostTable.from_dict(table.as_dict())
+    assert kept.seconds(4) / kept.seconds(1) == pytest.approx(1.2, rel=0.1), "but not kept"
+    for _ in range(300):
+        table.learn(1, truth.seconds(1))
+    assert table.seconds(4) == pytest.approx(truth.seconds(4), rel=0.1)
+    table.learn(4, truth.seconds(4))
+    assert table.seconds(4) == pytest.approx(truth.seconds(4), rel=0.1)
+
+
+def test_rows_that_have_become_dear_are_tried_ever_more_seldom() -> None:
+    table, truth, tries = CostTable(POINTS), CostTable(POINTS), []
+    for forward in range(10_000):
+        cheap = table.seconds(4) < 2 * truth.seconds(4)
+        tries += [forward] * cheap
+        table.learn(4, 5 * truth.seconds(4)) if cheap else table.learn(1, truth.seconds(1))
+    assert 5 < len(tries) < 20
+    gaps = [b - a for a, b in pairwise(tries) if b - a > 1]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] > 4 * gaps[0]
+
+
+def test_rows_that_are_dear_and_used_stay_dear() -> None:
+    table, truth = CostTable(POINTS), CostTable(POINTS)
+    for _ in range(30):
+        table.learn(4, 3 * truth.seconds(4))
+    dear = table.seconds(4) / table.seconds(1)
+    for _ in range(5000):
+        table.learn(1, truth.seconds(1))
+    assert table.seconds(4) / table.seconds(1) == pytest.approx(dear, rel=0.1)
 
 
 def test_longer_contexts_have_cells_of_their_own() -> None:

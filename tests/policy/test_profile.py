@@ -67,3 +67,9 @@ def test_a_remembered_table_fits_as_long_as_its_shape_does() -> None:
     steep = CostTable({1: 0.030, 4: 0.036 * (1 + 2 * MISFIT), 32: 0.5})
     model = TimedModel()
     assert not fits(model, steep, model.timer)
+
+
+def test_a_table_from_a_disturbed_moment_does_not_fit() -> None:
+    disturbed = CostTable({1: 0.030, 4: 0.036, 8: 0.090, 16: 0.100})
+    model = TimedModel()
+    assert not fits(model, disturbed, model.timer)

@@ -6,6 +6,7 @@ A table, no formula: real curves have cliffs, and three rows can cost more than 
 import math
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 MOST_ROWS = 64
@@ -23,6 +24,10 @@ a cell that was measured is off by 3 % and one between two of them by 10 %."""
 _LARGEST_SURPRISE = 0.35
 """Logarithm. One forward that took far longer than expected says no more than this: a hiccup is no new speed. A second
 one of as many rows is no hiccup."""
+_CONFIRMED, _RETRY, _CHECKED = 4, 256, 32
+"""A cell that jumped has shown that it stays so after so many forwards of its own. One that is avoided ever since is
+what it was again after so many others, and after twice as many the next time: two hiccups can follow each other, and
+what is never tried is never known."""
 
 
 class CostTable:
@@ -41,7 +46,9 @@ class CostTable:
         self._parts: dict[int, _Part] = {0: _Part(self.points)}
         self._part = self._parts[0]
         self._place = 0
-        self._surprised: dict[int, float] = {}
+        self._surprised: dict[int, tuple[float, float]] = {}
+        self._jumped: dict[tuple[int, int], _Jump] = {}
+        self._forwards = 0
 
     def at(self, context: int) -> bool:
         """The forwards that follow have about this many tokens of context; whether another part of the table begins."""
@@ -71,21 +78,47 @@ class CostTable:
         expected = self.seconds(rows)
         if seconds <= 0 or expected <= 0:
             return expected
+        self._forwards += 1
         self._part.learn(rows, self._believed(rows, math.log(seconds / expected)))
+        if self._jumped and self._forwards % _CHECKED == 0:
+            self._retry()
         return expected
 
     def _believed(self, rows: int, surprise: float) -> float:
         """How much of a surprise is taken: little of a large one, unless it is the second in a row."""
         if abs(surprise) <= _LARGEST_SURPRISE:
             self._surprised.pop(rows, None)
+            self._confirm(rows)
             return surprise
-        again = self._surprised.get(rows, 0.0) * surprise > 0
-        self._surprised[rows] = surprise
-        return surprise if again else math.copysign(_LARGEST_SURPRISE, surprise)
+        cell = self._part.cells[rows] if rows <= MOST_ROWS else 0.0
+        before, cell = self._surprised.get(rows, (0.0, cell))
+        self._surprised[rows] = surprise, cell
+        if before * surprise <= 0:
+            return math.copysign(_LARGEST_SURPRISE, surprise)
+        if surprise > 0 and 1 < rows <= MOST_ROWS:
+            self._jumped.setdefault((self._place, rows), _Jump(cell)).again(self._forwards)
+        return surprise
+
+    def _confirm(self, rows: int) -> None:
+        """A forward took about what was expected: a cell that jumped belongs where it is now."""
+        if self._jumped and (jump := self._jumped.get((self._place, rows))) is not None:
+            jump.seen += 1
+            if jump.seen == _CONFIRMED:
+                del self._jumped[self._place, rows]
+
+    def _retry(self) -> None:
+        """Cells that jumped and were avoided since are what they were before."""
+        for (place, rows), jump in self._jumped.items():
+            if jump.due(self._forwards):
+                self._parts[place].restore(rows, jump.before)
 
     def as_dict(self) -> dict[str, Any]:
-        """For a file: what was measured, as it stands now."""
-        return {str(rows): self._parts[0].seconds(rows) for rows in self.points}
+        """For a file: what was measured, as it stands now, and as it was before a jump that is not confirmed."""
+        part, values = self._parts[0], {}
+        for rows in self.points:
+            jump = self._jumped.get((0, rows))
+            values[str(rows)] = part.seconds(rows) if jump is None else part.speed * jump.before
+        return values
 
     def copied(self) -> "CostTable":
         """A table that learns on its own from here."""
@@ -98,6 +131,33 @@ class CostTable:
         if 1 not in points or not all(math.isfinite(seconds) and seconds > 0 for seconds in points.values()):
             raise ValueError("not a cost table")
         return cls(points)
+
+
+@dataclass(slots=True)
+class _Jump:
+    """A cell that two surprises in a row made dearer.
+
+    before: its value until then
+    seen:   forwards since then that took what was expected
+    """
+
+    before: float
+    seen: int = 0
+    since: int = 0
+    wait: int = _RETRY // 2
+    waiting: bool = False
+
+    def again(self, now: int) -> None:
+        """It is dear, for the first time or once more."""
+        self.seen, self.since, self.waiting = 0, now, True
+        self.wait *= 2
+
+    def due(self, now: int) -> bool:
+        """Whether it is time to see whether it still is; True once."""
+        if not self.waiting or now - self.since < self.wait:
+            return False
+        self.waiting = False
+        return True
 
 
 class _Part:
@@ -153,6 +213,11 @@ class _Part:
                 if rows not in self._anchors:
                     insort(self._anchors, rows)
                 self._interpolate(rows)
+
+    def restore(self, rows: int, cell: float) -> None:
+        """A cell is believed to be what it was, but not for sure."""
+        self.cells[rows], self.known[rows] = cell, _CELL_GUESSED
+        self._interpolate(rows)
 
     def _interpolate(self, rows: int) -> None:
         """Bring the cells between an anchor and its neighbours into line; beyond the last, go on as before it."""

@@ -15,6 +15,8 @@ READ_ROWS = 128
 CONTEXT = 16
 """Tokens in the KV cache while forwards are timed."""
 MOST_TURNS = 9
+CHECKED = (4, 8)
+"""Rows, beside one, at which a remembered table is looked at."""
 MISFIT = 0.25
 """A remembered table whose curve has another shape than is measured now by this much is measured anew."""
 
@@ -44,13 +46,15 @@ def fits(model: Model, table: CostTable, timer: Callable[[], float] = perf_count
     """Whether a remembered table still has the shape of what a few forwards take; brings its speed up to date."""
     with _Bench(model, timer) as bench:
         bench.time(1)
-        one, several = (min(bench.time(min(rows, bench.most)) for _ in range(3)) for rows in (1, 4))
+        one, *several = (min(bench.time(rows) for _ in range(3)) for rows in (1, *CHECKED) if rows <= bench.most)
     if one <= 0:
         return False  # a clock too coarse to tell
     for _ in range(4):
         table.learn(1, one)
-    shape = several / one / (table.seconds(4) / table.seconds(1))
-    return 1 / (1 + MISFIT) < shape < 1 + MISFIT
+    shapes = [
+        taken / one / (table.seconds(rows) / table.seconds(1)) for rows, taken in zip(CHECKED, several, strict=False)
+    ]
+    return all(1 / (1 + MISFIT) < shape < 1 + MISFIT for shape in shapes)
 
 
 class _Bench:
