@@ -148,6 +148,27 @@ def test_half_a_request_holds_nothing_up(served: Served, client: httpx.Client) -
     assert is_idle(served)
 
 
+def test_readers_who_do_not_read_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipstream.server.streams.SEND_TIMEOUT", 1.0)
+    body = json.dumps({**ENDLESS, "n": 4, "stream": True, "speculation": {"details": True}}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with serving() as served, httpx.Client(base_url=served.url, timeout=60) as client:
+        host, port = served.url.removeprefix("http://").split(":")
+        readers = []
+        for _ in range(3):
+            reader = socket.socket()
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            reader.connect((host, int(port)))
+            reader.sendall(head + body)
+            readers.append(reader)
+        until(lambda: served.service.worker.load.active > 0)
+        still_serves(client)
+        until(lambda: is_idle(served))
+        still_serves(client)
+        for reader in readers:
+            reader.close()
+
+
 def test_a_crowd_gets_answers_or_is_told_to_come_back() -> None:
     with serving(parallel=2, queue=8) as served:
         statuses: list[int] = []
@@ -215,7 +236,28 @@ def test_other_sites_stay_out_unless_they_are_named() -> None:
         assert client.post(**ask, headers={"Origin": "https://b.example"}).status_code == 403
         for origin in ("null", "http://[::1", ""):
             assert client.post(**ask, headers={"Origin": origin}).status_code == 403
-        assert client.get("/health", headers={"Host": "evil.example"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("host", "welcome"),
+    [
+        ("127.0.0.1", True),
+        ("LOCALHOST:8080", True),
+        ("a.b.example", True),
+        ("[::1]:80", True),
+        ("evil.example", False),
+        ("b.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("[::1", False),
+        ("", False),
+    ],
+)
+def test_a_server_answers_to_its_own_names(host: str, welcome: bool) -> None:
+    doors = Doors(hosts=["127.0.0.1", "localhost", "::1", "*.b.example"])
+    with serving(doors=doors) as served:
+        answer = httpx.get(f"{served.url}/health", headers={"Host": host})
+        assert answer.status_code == (200 if welcome else 400)
+        assert welcome or "--allowed-host" in answer.json()["error"]["message"]
 
 
 def test_nothing_leaks_from_one_request_into_the_next(served: Served, client: httpx.Client) -> None:

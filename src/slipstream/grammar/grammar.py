@@ -30,6 +30,7 @@ class Grammar:
         invalid, messages = library().LLMatcher.validate_grammar_with_warnings(source, limits=limits())
         if invalid:
             raise UsageError(f"The {kind} cannot be used: {one_line(messages[0])}.")
+        self._compiled: tuple[GrammarVocabulary, GrammarConstraint] | None = None
 
     @classmethod
     def from_json_schema(cls, schema: Mapping[str, Any]) -> "Grammar":
@@ -68,14 +69,18 @@ class Grammar:
         return value if isinstance(value, Grammar) else cls.from_json_schema(value)
 
     def constraint(self, vocabulary: GrammarVocabulary) -> GrammarConstraint:
-        """A fresh constraint for one sequence of a model with this vocabulary.
+        """A fresh constraint for one sequence of a model with this vocabulary; compiled once for several of them.
 
         Raises UsageError if the grammar needs tokens that the model lacks, or if no text can fulfil it.
         """
+        known = self._compiled
+        if known is not None and known[0] is vocabulary:
+            return known[1].fork()
         constraint = GrammarConstraint(self.source, vocabulary)
         if constraint.reason:
             raise UsageError(f"The {self.kind} cannot be used with this model: {constraint.reason}.")
-        return constraint
+        self._compiled = vocabulary, constraint
+        return constraint.fork()
 
 
 def _check_text(kind: str, text: object) -> None:

@@ -9,7 +9,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -54,9 +53,8 @@ def create_app(service: Service, metrics: Metrics, doors: Doors | None = None) -
     paths = [route.path for route in routes if isinstance(route, Route)]
     middleware = [
         Middleware(AccessLog, metrics, paths, as_json=doors.json_logs),
-        *([Middleware(TrustedHostMiddleware, allowed_hosts=list(doors.hosts))] if doors.hosts else []),
         *([_cors(doors.cors_origins)] if doors.cors_origins else []),
-        Middleware(Doorkeeper, doors.api_key, doors.cors_origins),
+        Middleware(Doorkeeper, doors.api_key, doors.cors_origins, doors.hosts),
     ]
 
     @asynccontextmanager

@@ -70,10 +70,14 @@ class Doorkeeper:
 
     key:     what "Authorization: Bearer" must carry, None for no key
     origins: whose pages may ask besides the server's own
+    hosts:   names by which it may be called, empty for any; "*.example.org" is any name below that one
     """
 
-    def __init__(self, app: ASGIApp, key: str | None, origins: Collection[str] = ()) -> None:
+    def __init__(
+        self, app: ASGIApp, key: str | None, origins: Collection[str] = (), hosts: Collection[str] = ()
+    ) -> None:
         self._app, self._key, self._origins = app, key, frozenset(origins)
+        self._hosts = tuple(host.lower().strip("[]") for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
@@ -87,6 +91,8 @@ class Doorkeeper:
 
     def _refusal(self, scope: Scope) -> ApiError | None:
         headers, path = Headers(scope=scope), scope["path"]
+        if self._hosts and not self._is_own(headers.get("host", "")):
+            return ApiError(400, "This is not a name of this server; allow it with --allowed-host.")
         origin = headers.get("origin")
         if origin is not None and not self._is_welcome(origin, headers.get("host", "")):
             return ApiError(403, "Pages of other sites may not ask this server; allow theirs with --cors-origin.")
@@ -97,6 +103,13 @@ class Doorkeeper:
             return None
         problem = "is wrong" if given else "is missing"
         return ApiError(401, f"The API key {problem}; send it as Authorization: Bearer KEY.", code="invalid_api_key")
+
+    def _is_own(self, host: str) -> bool:
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        return any(name == one or (one[:2] == "*." and name.endswith(one[1:])) or one == "*" for one in self._hosts)
 
     def _is_welcome(self, origin: str, host: str) -> bool:
         try:
