@@ -1,5 +1,7 @@
 """Generations that come and go in one batch: each text is the one that its generation has alone."""
 
+from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -91,6 +93,54 @@ def test_a_long_prompt_comes_in_beside_the_tokens_of_others(slice_rows: int) -> 
         assert second.completion.timings.prompt_n == len(PROMPTS[1])
         batch.close()
         assert batch.size == 0
+
+
+LONG = PROMPTS[1]  # its 59 tokens take four forwards of 16 rows
+
+
+@pytest.mark.parametrize(("exact", "forwards"), [(True, 4), (False, 5)])
+def test_the_forward_that_reads_the_end_of_a_prompt_makes_the_first_token(exact: bool, forwards: int) -> None:
+    with engine() as one:
+        target = one.target
+        assert isinstance(target, FakeModel)
+        target.capabilities = replace(target.capabilities, bit_exact_rows=exact)
+        before = target.forwards
+        with one.stream(LONG, max_tokens=30, seed=1, temperature=0.8) as stream:
+            next(stream)
+            assert target.forwards - before == forwards
+        again = target.forwards  # now the prompt is there, but for its last token
+        with one.stream(LONG, max_tokens=30, seed=1, temperature=0.8) as stream:
+            next(stream)
+            assert target.forwards - again == 1
+
+
+def test_the_first_token_does_not_wait_for_a_draft_model_that_has_much_to_read() -> None:
+    target = FakeModel(seed=1, order=1, max_rows=32)
+    drafting = FakeModel(seed=1, order=1)
+    flat = CostTable({1: 1e-3, 32: 1.1e-3})
+    policy = AdaptivePolicy(flat, [CostTable({1: 1e-6})], trees=True, most_rows=target.max_rows)
+    with Engine(target, [ModelDrafter(drafting)], policy) as one, one.stream(
+        LONG[:58] + LONG[:20], max_tokens=30, seed=1
+    ) as stream:  # fmt: skip
+        next(stream)
+        assert drafting.forwards == 0
+        for _ in stream:
+            pass
+        assert drafting.forwards > 0
+
+
+def test_a_round_s_time_is_divided_between_the_prompt_and_the_token() -> None:
+    with engine() as one:
+        started = perf_counter()
+        with one.stream("x" * 15, max_tokens=1, seed=1) as stream:
+            list(stream)
+        timings, [record] = stream.completion.timings, stream.completion.rounds
+        assert timings.prompt_seconds > 0
+        assert timings.predicted_seconds > 0
+        assert timings.prompt_seconds + timings.predicted_seconds < perf_counter() - started
+        assert sum(record.seconds.values()) == pytest.approx(timings.predicted_seconds, rel=0.5)
+        assert record.plain is None
+        assert stream.completion.estimated_speed_up is None
 
 
 def test_there_are_never_more_rows_than_a_forward_takes() -> None:

@@ -266,7 +266,7 @@ class Policy(Protocol):
         """The draft steps of a round, each yielded when it is to be taken; the caller takes it and asks for the next.
 
         The time from one to the next is the step's.
-        beside: rows of other sequences' prompts that the round's forward reads as well
+        beside: rows of prompts that the round's forward reads as well, of these sequences or others
         """
 
     def choose(self) -> Sequence[Draft]:

@@ -1,6 +1,5 @@
 """Generations that are decoded together: prompts come in by slices, and every round is one forward for all of them."""
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Several
 from contextlib import ExitStack
 from time import perf_counter
@@ -30,9 +29,12 @@ class Generation:
         self._placed_at = perf_counter()
         return reused
 
-    def has_read(self) -> None:
-        """Book a slice of the prompt; what has been read may serve other prompts from now on."""
-        self.completion.timings.prompt_seconds = perf_counter() - self._placed_at
+    def has_read(self, decoding: float = 0.0) -> None:
+        """Book a slice of the prompt; what has been read may serve other prompts from now on.
+
+        decoding: seconds of the same round that went into the first token
+        """
+        self.completion.timings.prompt_seconds = perf_counter() - self._placed_at - decoding
         slot, tokens = self.sequence.placed, self.sequence.tokens
         slot.tokens += tokens[len(slot.tokens) : slot.session.length]
 
@@ -88,10 +90,13 @@ class Batch:
             drafter.begin(generation.sequence, reused)
 
     def play_round(self, slice_rows: int = 0) -> list[tuple[Generation, list[Token]]]:
-        """One forward: a token or more for each generation whose prompt has been read, and a slice of other prompts.
+        """One forward: a token or more for each generation whose prompt is read by then, and a slice of other prompts.
 
-        slice_rows: most prompt tokens that are read beside others' tokens, the oldest prompts' first; with 0 they are
-                    read first, in forwards of their own
+        On a runtime whose rows depend on their company, the first token waits for a forward of its own: then it is the
+        same whether the prompt was read just now or is there from an earlier text.
+
+        slice_rows: most rows of prompts beside others' tokens, the oldest prompts' first; with 0 prompts are read
+                    first, in forwards of their own
 
         Returns the tokens of those that were decoded.
         """
@@ -100,16 +105,19 @@ class Batch:
         decoding = [generation for generation in active if not generation.sequence.lacking]
         if reading and not slice_rows:
             decoding = []
-        room = min(slice_rows, self._target.max_rows // 2) if decoding else self._target.max_rows
-        slices = list(_slices(reading, room))
+        most = self._target.max_rows
+        rows = min(slice_rows, most // 2) if decoding else most
+        ending, slices = _shared_out(reading, rows, joined=self._target.capabilities.bit_exact_rows)
         started = perf_counter()
-        sequences = [one.sequence for one in decoding]
+        sequences = [one.sequence for one in (*decoding, *ending)]
         drafters = self._drafters_for(sequences)
-        verdicts = play_round(self._target, sequences, drafters, self._policy, reading=slices)
+        verdicts, read = play_round(self._target, sequences, drafters, self._policy, reading=slices)
         seconds = perf_counter() - started
         for generation in reading:
-            generation.has_read()
-        return [(one, one.take(verdict, seconds)) for one, verdict in zip(decoding, verdicts, strict=True)]
+            generation.has_read(seconds - read if generation in ending else 0.0)
+        times = [seconds] * len(decoding) + [seconds - read] * len(ending)
+        decoded = zip((*decoding, *ending), verdicts, times, strict=True)
+        return [(one, one.take(verdict, spent)) for one, verdict, spent in decoded]
 
     def _drafters_for(self, sequences: Several[Sequence]) -> Several[Drafter]:
         if self._forced is None or not any(one.sampler.constraint is not None for one in sequences):
@@ -151,10 +159,19 @@ class Batch:
                 stack.callback(self.remove, generation)
 
 
-def _slices(reading: Several[Generation], room: int) -> Iterator[Segment]:
-    """What is read of prompts in one forward, at most `room` tokens of all of them."""
+def _shared_out(reading: Several[Generation], rows: int, *, joined: bool) -> tuple[list[Generation], list[Segment]]:
+    """(those whose prompts end in this forward, which gives their first tokens, and what it reads of others' prompts).
+
+    rows:   of the forward, for all of these
+    joined: whether a forward may read the end of a prompt and make its first token
+    """
+    ending, slices = [], []
     for generation in reading:
-        tokens = generation.sequence.lacking[:room]
-        if tokens:
-            yield Segment(generation.sequence.placed.session, tokens, outputs=0)
-        room -= len(tokens)
+        lacking = generation.sequence.lacking
+        if joined and len(lacking) < rows:
+            ending.append(generation)
+            rows -= len(lacking) + 1
+        elif rows:
+            slices.append(Segment(generation.sequence.placed.session, lacking[:rows], outputs=0))
+            rows -= min(rows, len(lacking))
+    return ending, slices

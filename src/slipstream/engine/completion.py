@@ -32,10 +32,11 @@ class Timings:
     """Seconds and counts; `as_dict` uses llama-server's keys, in milliseconds."""
 
     prompt_n: int = 0
-    """Prompt tokens the model had to read; those reused from an earlier prompt are `cache_n`. The last one is read
-    by the first round, so its time is in `predicted_seconds`."""
+    """Prompt tokens the model had to read; those reused from an earlier prompt are `cache_n`."""
     cache_n: int = 0
     prompt_seconds: float = 0.0
+    """Until the prompt was read. The forward that read its last part also made the first token, whose share by rows
+    is in `predicted_seconds`."""
     predicted_n: int = 0
     predicted_seconds: float = 0.0
     """Wall time of the rounds, also where they served other sequences as well."""

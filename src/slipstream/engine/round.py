@@ -1,6 +1,7 @@
 """One round of speculative decoding: draft, verify, commit.
 
-With empty drafts this is plain decoding; there is no other loop. Prompts are read through the same forward.
+With empty drafts this is plain decoding; there is no other loop. Prompts are read through the same forward, and the
+last part of one gives its text's first token.
 (Leviathan, Kalman, Matias 2022, arXiv 2211.17192, algorithm 1, with the token rule of `core.verify` in place of
 rejection sampling.)
 """
@@ -8,13 +9,28 @@ rejection sampling.)
 from collections.abc import Callable
 from collections.abc import Sequence as Several
 from time import perf_counter
+from typing import NamedTuple
 
-from slipstream.core.protocols import Drafter, Model, Policy, Rows, Segment
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.core.protocols import Drafter, Logits, Model, Policy, Rows, Segment
 from slipstream.core.stats import Clock, RoundRecord
 from slipstream.core.tree import Draft
 from slipstream.core.verify import Verdict, walk
 from slipstream.engine.sequence import Sequence
 from slipstream.errors import SlipstreamError, UsageError
+
+
+class Played(NamedTuple):
+    """What a round came to.
+
+    verdicts: one for each sequence
+    reading:  seconds of its forward that went into prompts, divided by rows
+    """
+
+    verdicts: list[Verdict]
+    reading: float
 
 
 def play_round(
@@ -24,19 +40,22 @@ def play_round(
     policy: Policy,
     timer: Callable[[], float] = perf_counter,
     reading: Several[Segment] = (),
-) -> list[Verdict]:
+) -> Played:
     """Advance every sequence by at least one token. A session changes only after its sequence was verified.
 
-    What goes wrong with one sequence is its `failure`, and ends it alone.
+    What a sequence's KV cache lacks of its prompt is read as well. What goes wrong with one sequence is its `failure`,
+    and ends it alone.
 
     reading: parts of other sequences' prompts, which the same forward reads
     """
+    clock = Clock(timer)
     if not sequences:
         _read(target, reading)
-        return []
-    clock = Clock(timer)
+        clock.lap("verify")
+        return Played([], clock.seconds["verify"])
     steps = 0
-    beside = sum([len(segment.tokens) for segment in reading])
+    lacking = [sequence.lacking for sequence in sequences]
+    beside = sum([len(segment.tokens) for segment in reading]) + sum(map(len, lacking))
     for step in policy.draft(sequences, drafters, beside):
         drafters[step.drafter].extend(step.growths)
         steps += not drafters[step.drafter].free
@@ -44,20 +63,43 @@ def play_round(
     for sequence, draft in zip(sequences, drafts, strict=True):
         _check_draft(draft, sequence, target)
     clock.lap("draft")
-    rows = _read(target, reading, [_segment(s, draft) for s, draft in zip(sequences, drafts, strict=True)])
+    segments = [_segment(*each) for each in zip(sequences, lacking, drafts, strict=True)]
+    found = zip(_read(target, reading, segments), lacking, strict=True)
+    rows = [_Tail(row, len(read)) if read else row for row, read in found]
     clock.lap("verify")
     verdicts = [_walk(s, draft, row) for s, draft, row in zip(sequences, drafts, rows, strict=True)]
     clock.lap("sample")
-    for s, draft, verdict, row in zip(sequences, drafts, verdicts, rows, strict=True):
-        s.placed.session.commit([0, *(node + 1 for node in verdict.kv_path)])
+    for s, read, draft, verdict, row in zip(sequences, lacking, drafts, verdicts, rows, strict=True):
+        pending = len(read)
+        s.placed.session.commit([*range(pending + 1), *(pending + 1 + node for node in verdict.kv_path)])
         s.commit(verdict)
         for drafter in drafters:
             drafter.observe(s, draft, verdict, row)
     clock.lap("other")
+    share = beside / (beside + len(sequences) + sum(map(len, drafts)))
     if any(verdict.commits for verdict in verdicts):
         plain = policy.observe([verdict.tokens for verdict in verdicts], clock.seconds)
-        _count(sequences, drafts, verdicts, steps, clock, plain)
-    return verdicts
+        own = {**clock.seconds, "verify": (1 - share) * clock.seconds["verify"]}
+        _count(sequences, drafts, verdicts, steps, own, None if beside else plain)
+    return Played(verdicts, share * clock.seconds["verify"])
+
+
+class _Tail:
+    """Rows of a segment from the pending token on, where it begins with rows of the prompt."""
+
+    __slots__ = ("_first", "_rows")
+
+    def __init__(self, rows: Rows, first: int) -> None:
+        self._rows, self._first = rows, first
+
+    def logits(self, row: int) -> Logits:
+        return self._rows.logits(self._first + row)
+
+    def top(self, row: int, count: int) -> tuple[NDArray[np.int64], Logits]:
+        return self._rows.top(self._first + row, count)
+
+    def hidden(self, row: int, layer: int) -> NDArray[np.float32]:
+        return self._rows.hidden(self._first + row, layer)
 
 
 def _walk(sequence: Sequence, draft: Draft, rows: Rows) -> Verdict:
@@ -105,10 +147,12 @@ def _check_draft(draft: Draft, sequence: Sequence, target: Model) -> None:
         raise UsageError(f"The drafter {name} proposed a tree, but {target.runtime} takes chains only.")
 
 
-def _segment(sequence: Sequence, draft: Draft) -> Segment:
-    """The pending token and below it the draft."""
-    parents = None if draft.is_chain else [0 if parent < 0 else parent + 1 for parent in draft.parents]
-    return Segment(sequence.placed.session, [sequence.pending, *draft.tokens], parents and [-1, *parents])
+def _segment(sequence: Sequence, lacking: Several[int], draft: Draft) -> Segment:
+    """What is left of the prompt, the pending token, and below it the draft."""
+    tokens, pending = [*lacking, sequence.pending, *draft.tokens], len(lacking)
+    chain = range(-1, pending)
+    parents = None if draft.is_chain else [*chain, *(pending + 1 + parent for parent in draft.parents)]
+    return Segment(sequence.placed.session, tokens, parents, 1 + len(draft) if lacking else None)
 
 
 def _count(
@@ -116,10 +160,10 @@ def _count(
     drafts: Several[Draft],
     verdicts: Several[Verdict],
     steps: int,
-    clock: Clock,
+    seconds: dict[str, float],
     plain: float | None,
 ) -> None:
-    share = {phase: seconds / len(sequences) for phase, seconds in clock.seconds.items()}
+    share = {phase: spent / len(sequences) for phase, spent in seconds.items()}
     tokens = sum([len(verdict.commits) for verdict in verdicts])
     for s, draft, verdict in zip(sequences, drafts, verdicts, strict=True):
         committed = len(verdict.commits)

@@ -92,7 +92,7 @@ def decode_again(
     ]
     target = _KnownTarget(costs, time, vocabulary, trees)
     told = sequence.Sequence(prompt, cast(Any, _Told(prompt, answer)), cast(Any, _Until(len(answer))))
-    told.slot = Slot(cast(Any, _KnownSession(costs.round_, time)))
+    told.slot = Slot(cast(Any, _KnownSession(len(prompt) - 1, costs.round_, time)))
     started = time.now
     for player in players:
         player.begin(told, 0)
@@ -139,10 +139,12 @@ class _Rows:
 class _KnownSession:
     """A commit stands for all that a round does besides."""
 
-    def __init__(self, seconds: float, time: SimulatedTime) -> None:
+    def __init__(self, length: int, seconds: float, time: SimulatedTime) -> None:
+        self.length = length
         self._seconds, self._time = seconds, time
 
     def commit(self, path: Sequence[int]) -> None:
+        self.length += len(path)
         self._time.spend(self._seconds)
 
 

@@ -23,6 +23,9 @@ TYPICAL_TOKENS, TYPICAL_ROUND = 64, 3
 """Tokens that a text is expected to go on for at least, and tokens of a round."""
 SLEEP = 32
 """Rounds for which a drafter that could not pay if it were always right is not thought about."""
+FIRST_READ = 64
+"""Tokens. A text's first token, which the forward gives that reads its prompt, does not wait for a draft model that has
+more than this to read."""
 DRIFT = 1.1
 """By how much a plain round's time may seem to change before one is played to see."""
 _FADE = 0.97
@@ -310,6 +313,8 @@ class AdaptivePolicy:
             drafter = self.drafters[index]
             first = one = self._step_seconds(index, together) / together
             lag = drafter.lag(sequence)
+            if lag > FIRST_READ and self._beside and not self._generated(sequence):
+                continue
             if lag > 1:
                 first += self._amortised(sequence, self._step_seconds(index, lag) - self._step_seconds(index, 1))
             levels = self.acceptance.by_level(drafter.name)
@@ -355,10 +360,13 @@ class AdaptivePolicy:
 
         How many rounds there will be nobody knows; a text goes on for about as long as it has been going on, and a bit.
         """
-        length = len(sequence.tokens)
-        generated = length - self._begun_at.setdefault(sequence.id, length)
-        tokens = min(max(TYPICAL_TOKENS, generated), sequence.draft_limit + 1)
+        tokens = min(max(TYPICAL_TOKENS, self._generated(sequence)), sequence.draft_limit + 1)
         return max(seconds, 0.0) / max(tokens / TYPICAL_ROUND, 1.0)
+
+    def _generated(self, sequence: SequenceView) -> int:
+        """Tokens of a text since it was first looked at."""
+        length = len(sequence.tokens)
+        return length - self._begun_at.setdefault(sequence.id, length)
 
     def _could_ever_pay(self, step: float) -> bool:
         """Whether a drafter that is nearly always right would pay; without that there is nothing to find out."""
@@ -471,6 +479,9 @@ class AdaptivePolicy:
         rows = count + self._nodes
         if not self._beside:
             return seconds, self.costs.learn(rows, seconds)
+        if rows + self._beside > MOST_ROWS:
+            expected = self.costs.seconds(rows)
+            return expected, expected  # nobody knows what the prompts took
         base, whole = self.costs.seconds(count + self._beside), self.costs.seconds(rows + self._beside)
         expected = self.costs.seconds(count) + max(whole - base, 0.0)  # what the drafts added is theirs
         return expected * seconds / whole, expected
