@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Many clients at once: `slipstream serve` against llama-server of the same llama.cpp, on the same file.
 
-    scripts/bench server_load [--targets wide 135M] [--clients 1 2 4 8 16] [--requests 2] [--tokens 64] [--out FILE]
+    scripts/bench server_load [--targets wide 135M] [--clients 1 2 4 8 16] [--requests 2] [--tokens 64] [--turns 1]
+                              [--alone] [--out FILE]
 
 Every client sends chat requests one after the other and reads the streams; prompts of several kinds, other ones for
 each request. Quoted per setting and number of clients: tokens per second of all clients together, medians of the time
 per token (from the first token of an answer to its last) and of the time to the first token, and the share of verified
-tokens that were drafted. Servers take turns, round by round.
+tokens that were drafted; then what `auto` makes of `off`'s tokens per second, turn by turn. Servers take turns, in
+another order each turn. --alone leaves llama-server out.
 """
 
 import argparse
@@ -120,16 +122,17 @@ def measure(name: str, options: argparse.Namespace, recorder: Recorder) -> None:
             OURS_AUTO: stack.enter_context(slipstream(target, drafts, most, "auto")),
             OURS_OFF: stack.enter_context(slipstream(target, "none", most, "off")),
         }
-        program, shared = ensure_server(), {"threads": default_threads(), "context": CONTEXT * most, "slots": most}
-        for setting, length in zip(THEIRS, (0, 3), strict=True):
+        shared = {"threads": default_threads(), "context": CONTEXT * most, "slots": most}
+        for setting, length in () if options.alone else zip(THEIRS, (0, 3), strict=True):
             if length == 0 or name == "wide":
+                program = ensure_server()
                 more: dict[str, Any] = {"draft": draft, "draft_tokens": length} if length else {}
                 urls[setting] = stack.enter_context(LlamaServer(program, target, **shared, **more)).address
         for url in urls.values():
             asyncio.run(crowd(url, 1, prompts, 1, 16))
         for turn in range(options.turns):
             for clients in options.clients:
-                for setting, url in urls.items():
+                for setting, url in sorted(urls.items(), reverse=turn % 2 == 1):
                     shift = (turn * len(options.clients) + clients) % len(prompts)
                     seconds, answers = asyncio.run(
                         crowd(url, clients, prompts[shift:] + prompts[:shift], options.requests, options.tokens)
@@ -164,6 +167,20 @@ def report(records: Sequence[dict[str, Any]]) -> None:
                 drafted = sum(a["drafted"] for a in answers)
                 share = drafted / (drafted + sum(a["tokens"] for a in answers))
                 print(f"{setting:30}{clients:8}{speed:8.1f}{each:10.1f}{first:11.0f}{share:9.0%}")
+        for clients in dict.fromkeys(record["clients"] for record in mine):
+            ratios = sorted(_ratios([record for record in mine if record["clients"] == clients]))
+            print(f"auto / off, {clients:2} clients: {median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})")
+
+
+def _ratios(crowds: Sequence[Record]) -> Iterator[float]:
+    """Tokens per second with `auto` over those with `off`, for each turn."""
+    for turn in dict.fromkeys(record["turn"] for record in crowds):
+        rates = {
+            one["setting"]: sum(answer["tokens"] for answer in one["answers"]) / one["seconds"]
+            for one in crowds
+            if one["turn"] == turn
+        }
+        yield rates[OURS_AUTO] / rates[OURS_OFF]
 
 
 def main() -> None:
@@ -174,6 +191,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=2, help="of each client")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--alone", action="store_true", help="without llama-server")
     parser.add_argument("--out", type=Path, help="append raw records to this file")
     parser.add_argument("--report", type=Path, help="print the tables of an earlier run")
     arguments = parser.parse_args()

@@ -1,6 +1,8 @@
 """The bank's bound where it is hard to keep: several sequences and drafters, long prompts, silent drafters."""
 
 import random
+from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
@@ -76,7 +78,13 @@ def excess(seed: int, *, most_sequences: int, longest: int, silent: float, round
             policy.end(views.pop(chance.randrange(len(views))))
     for view in views:
         policy.end(view)
-    kept = len(policy._begun_at) + len(policy._muted) + len(policy.acceptance._open) + len(policy.acceptance._forms)
+    kept = (
+        len(policy._begun_at)
+        + len(policy._muted)
+        + len(policy._idle)
+        + len(policy.acceptance._open)
+        + len(policy.acceptance._forms)
+    )
     return worst, kept
 
 
@@ -88,6 +96,39 @@ def test_the_bound_holds(most_sequences: int, longest: int, silent: float) -> No
         worst, kept = excess(seed, most_sequences=most_sequences, longest=longest, silent=silent)
         assert worst <= 1e-9, seed
         assert kept == 0, "nothing of a sequence that is over is kept"
+
+
+class Lookup(BaseDrafter):
+    """Proposes 1 for nothing, and knows texts apart."""
+
+    name = "lookup"
+    free = True
+
+    def __init__(self) -> None:
+        self.asked: Counter[int] = Counter()
+
+    def extend(self, frontier: Sequence[Growth]) -> None:
+        for growth in frontier:
+            self.asked[growth.sequence.id] += 1
+            growth.draft.append(1, source=self.name, bucket=growth.sequence.id)
+
+
+@pytest.mark.parametrize(("count", "fewest", "most"), [(2, 100, 100), (8, 20, 45)])
+def test_of_a_crowd_those_for_whom_nothing_is_verified_are_asked_in_turn(count: int, fewest: int, most: int) -> None:
+    """Lookup is right for the first text and never for the others."""
+    costs = CostTable({1: 0.03, 64: 0.1})
+    policy, lookup = AdaptivePolicy(costs, [None], timer=Clock()), Lookup()
+    views = [View([0]) for _ in range(count)]
+    for _ in range(100):
+        for step in policy.draft(views, [lookup]):
+            lookup.extend(step.growths)
+        drafts = policy.choose()
+        committed = [[1, *draft.tokens] if i == 0 else [0] for i, draft in enumerate(drafts)]
+        verify = costs.seconds(count + sum(map(len, drafts)))
+        policy.observe(committed, {"draft": 0.0, "verify": verify, "sample": 0.0, "other": 0.0})
+    first, *others = [lookup.asked[view.id] for view in views]
+    assert first >= 90, "but for a plain round now and then"
+    assert all(fewest - 10 <= times <= most for times in others), others
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 70])

@@ -23,6 +23,9 @@ TYPICAL_TOKENS, TYPICAL_ROUND = 64, 3
 """Tokens that a text is expected to go on for at least, and tokens of a round."""
 SLEEP = 32
 """Rounds for which a drafter that could not pay if it were always right is not thought about."""
+CROWD, IDLE, TURN = 4, 8, 4
+"""Where so many sequences are decoded together, free drafters are asked about one for which nothing was verified in
+`IDLE` rounds in every `TURN`th only: lookup is nearly free for one text, and not for sixteen."""
 FIRST_READ = 64
 """Tokens. A text's first token, which the forward gives that reads its prompt, does not wait for a draft model that has
 more than this to read."""
@@ -139,6 +142,7 @@ class AdaptivePolicy:
         self._begun_at: dict[int, int] = {}
         self._asleep_until: dict[int, int] = {}
         self._muted: dict[tuple[int, int], int] = {}
+        self._idle: dict[int, int] = {}
         self._late = 0.0
         # of the present round
         self._sequences: Sequence[SequenceView] = ()
@@ -158,13 +162,13 @@ class AdaptivePolicy:
         self._open(sequences, drafters, beside)
         if not self._limits or self.bank.balance <= 0 or self._wants_plain():
             return
-        everyone = range(len(sequences))
+        asked = self._in_turn()
         for index, drafter in enumerate(drafters):
-            if drafter.free and (growths := self._growths(index, everyone, 1)):
+            if drafter.free and (growths := self._growths(index, asked, 1)):
                 started = self._timer()
                 yield Step(index, growths)
                 self._spent += self._timer() - started
-                for i in self._rate(index, everyone):
+                for i in self._rate(index, asked):
                     self._best_rate = max(self._best_rate, self._rule.best_rate_of(self._descending(i, index)))
         for index, which in self._assigned().items():
             yield from self._draft_for_a_price(index, which)
@@ -202,6 +206,14 @@ class AdaptivePolicy:
             return True
         believed, known = self.costs.seconds(1), self._plain_known
         return self._since_plain > 0 and not known / DRIFT < believed < known * DRIFT
+
+    def _in_turn(self) -> Sequence[int]:
+        """The sequences that free drafters are asked about in this round."""
+        sequences = self._sequences
+        if len(sequences) < CROWD:
+            return range(len(sequences))
+        idle, now = self._idle, self.ledger.rounds
+        return [i for i, one in enumerate(sequences) if idle.get(one.id, 0) < IDLE or (now + one.id) % TURN == 0]
 
     def _growths(self, index: int, which: Sequence[int], siblings: int) -> list[Growth]:
         """What one drafter is asked for in one step."""
@@ -393,6 +405,8 @@ class AdaptivePolicy:
         else:
             kept = self._best_of_all()
         self._nodes = sum(map(len, kept))
+        for sequence, nodes in zip(self._sequences, kept, strict=True):
+            self._idle[sequence.id] = 0 if nodes else self._idle.get(sequence.id, 0) + 1
         return [
             proposals[index].draft.subset(nodes) if nodes else Draft()
             for proposals, index, nodes in zip(self._proposals, self._verified, kept, strict=True)
@@ -514,6 +528,7 @@ class AdaptivePolicy:
     def end(self, sequence: SequenceView) -> None:
         self.acceptance.end(sequence.id)
         self._begun_at.pop(sequence.id, None)
+        self._idle.pop(sequence.id, None)
         if self._muted:
             self._muted = {key: until for key, until in self._muted.items() if key[1] != sequence.id}
         self._probing.new_text()
