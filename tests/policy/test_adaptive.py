@@ -245,6 +245,32 @@ def test_a_prompt_beside_does_not_stop_good_drafts() -> None:
     assert sum(len(machine.round(always, 64)) for _ in range(20)) == 0  # no room in the table for more rows
 
 
+def test_a_machine_that_is_disturbed_does_not_empty_the_bank() -> None:
+    """Rounds without drafts are plain decoding, whatever they took, and sampling is paid by both."""
+    chance, costs = random.Random(1), CostTable({1: 0.004, 32: 0.06})
+    policy, view = AdaptivePolicy(costs, [], timer=Clock()), View([0])
+    for _ in range(2000):
+        assert not list(policy.draft([view], []))
+        policy.choose()
+        verify = 0.004 * (3 if chance.random() < 0.2 else 1)
+        policy.observe([[1]], {"draft": 0.0, "verify": verify, "sample": 0.003, "other": 0.001})
+    assert policy.bank.balance >= STARTING_CREDIT
+
+
+def test_slow_sampling_is_not_held_against_drafts() -> None:
+    costs, lookup = CostTable({1: 0.004, 32: 0.006}), Guesser(Clock(), 0.0, free=True, levels=4)
+    policy, view = AdaptivePolicy(costs, [None], timer=Clock()), View([0])
+    for _ in range(300):
+        for step in policy.draft([view], [lookup]):
+            lookup.extend(step.growths)
+        [draft] = policy.choose()
+        committed = [1] * (1 + len(draft))
+        verify = costs.seconds(1 + len(draft))
+        policy.observe([committed], {"draft": 0.0, "verify": verify, "sample": 0.01 * len(committed), "other": 0.0})
+    assert len(draft) == 4
+    assert policy.bank.balance == policy.bank.largest
+
+
 class Stubborn(Acceptance):
     """Believes in its drafters, whatever happens; then the bank is all that stands between them and a loss."""
 

@@ -80,7 +80,9 @@ def play_round(
     if any(verdict.commits for verdict in verdicts):
         plain = policy.observe([verdict.tokens for verdict in verdicts], clock.seconds)
         own = {**clock.seconds, "verify": (1 - share) * clock.seconds["verify"]}
-        _count(sequences, drafts, verdicts, steps, own, None if beside else plain)
+        if beside and plain is not None:
+            plain = sum(own.values())  # what a token costs beside a prompt nobody knows
+        _count(sequences, drafts, verdicts, steps, own, plain)
     return Played(verdicts, share * clock.seconds["verify"])
 
 

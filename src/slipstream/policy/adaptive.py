@@ -25,7 +25,8 @@ SLEEP = 32
 """Rounds for which a drafter that could not pay if it were always right is not thought about."""
 CROWD, IDLE, TURN = 4, 8, 4
 """Where so many sequences are decoded together, free drafters are asked about one for which nothing was verified in
-`IDLE` rounds in every `TURN`th only: lookup is nearly free for one text, and not for sixteen."""
+`IDLE` rounds, and that no grammar constrains, in every `TURN`th only: lookup is nearly free for one text, and not for
+sixteen."""
 FIRST_READ = 64
 """Tokens. A text's first token, which the forward gives that reads its prompt, does not wait for a draft model that has
 more than this to read."""
@@ -191,10 +192,6 @@ class AdaptivePolicy:
         most = min(self._most, self._most_rows - count - beside)
         self._limits = [min(most, sequence.draft_limit) for sequence in sequences] if most > 0 else []
 
-    def _plain_time(self, count: int) -> float:
-        """Seconds of a plain round of so many sequences."""
-        return self.costs.seconds(count) + count * self._sample + self._other
-
     def _wants_plain(self) -> bool:
         """Now and then a round without drafts, for what a plain one takes is what all gain is counted from.
 
@@ -213,7 +210,11 @@ class AdaptivePolicy:
         if len(sequences) < CROWD:
             return range(len(sequences))
         idle, now = self._idle, self.ledger.rounds
-        return [i for i, one in enumerate(sequences) if idle.get(one.id, 0) < IDLE or (now + one.id) % TURN == 0]
+        return [
+            i
+            for i, one in enumerate(sequences)
+            if idle.get(one.id, 0) < IDLE or (now + one.id) % TURN == 0 or one.sampler.constraint is not None
+        ]
 
     def _growths(self, index: int, which: Sequence[int], siblings: int) -> list[Growth]:
         """What one drafter is asked for in one step."""
@@ -468,11 +469,10 @@ class AdaptivePolicy:
         verify, expected = self._verification(count, seconds["verify"])
         self._learn_steps()
         self._learn_overhead(tokens, seconds)
-        plain = self._plain_time(count) / count * tokens
-        if (unconfirmed := self.costs.seconds(1) / (DRIFT * self._plain_known)) > 1:
-            plain /= unconfirmed  # no credit for a slowness that no plain round has shown yet
-        actual = seconds["draft"] + self._without_hiccup(verify, expected)
-        actual += seconds["sample"] + seconds["other"] + self._late
+        verified = self._without_hiccup(verify, expected)
+        decoding = verified + seconds["sample"] + seconds["other"]
+        actual = seconds["draft"] + decoding + self._late
+        plain = self._plain(count, tokens, seconds["sample"]) if self._nodes else decoding
         self.bank.settle(actual, plain)
         self.ledger.add(self._nodes, tokens, actual, plain)
         self._tokens = _FADE * self._tokens + tokens
@@ -484,6 +484,16 @@ class AdaptivePolicy:
         self._score(committed)
         self._late = self._timer() - started  # what this took is the next round's
         return plain
+
+    def _plain(self, count: int, tokens: int, sample: float) -> float:
+        """What plain decoding would have taken for the tokens of a round with drafts.
+
+        They would have been sampled just so. A round without drafts needs no estimate: it was plain decoding, however
+        long it took on this machine at this moment.
+        """
+        plain = (self.costs.seconds(count) + self._other) / count * tokens + sample
+        unconfirmed = self.costs.seconds(1) / (DRIFT * self._plain_known)
+        return plain / max(unconfirmed, 1.0)  # no credit for a slowness that no plain round has shown yet
 
     def _verification(self, count: int, seconds: float) -> tuple[float, float]:
         """(what verification took, what was expected), without the time of prompts that the forward read as well.
@@ -510,7 +520,7 @@ class AdaptivePolicy:
 
     def _learn_overhead(self, tokens: int, seconds: Mapping[str, float]) -> None:
         """Sampling is done for every token, whoever proposed it; the rest once a round, here a plain one."""
-        most, weight = 0.2 * self._rule.base, 0.05 if self._other else 1.0
+        most, weight = self._rule.base, 0.05 if self._other else 1.0
         self._sample += weight * (min(seconds["sample"] / tokens, most) - self._sample)
         if not self._nodes:
             self._other += weight * (min(seconds["other"], most) - self._other)

@@ -24,10 +24,12 @@ a cell that was measured is off by 3 % and one between two of them by 10 %."""
 _LARGEST_SURPRISE = 0.35
 """Logarithm. One forward that took far longer than expected says no more than this: a hiccup is no new speed. A second
 one of as many rows is no hiccup."""
-_CONFIRMED, _RETRY, _CHECKED = 4, 256, 32
-"""A cell that jumped has shown that it stays so after so many forwards of its own. One that is avoided ever since is
-what it was again after so many others, and after twice as many the next time: two hiccups can follow each other, and
-what is never tried is never known."""
+_CONFIRMED = 4
+"""Forwards of as many rows after which a cell that jumped by two surprises is believed for good."""
+_RETRY, _CHECKED = 256, 32
+"""Two hiccups can follow each other, and rows that look dear are avoided from then on. So a cell that jumped and was
+not confirmed gets its old value back after `_RETRY` forwards, and after twice as many each time that it jumps again;
+this is looked at every `_CHECKED` forwards."""
 
 
 class CostTable:
@@ -46,7 +48,7 @@ class CostTable:
         self._parts: dict[int, _Part] = {0: _Part(self.points)}
         self._part = self._parts[0]
         self._place = 0
-        self._surprised: dict[int, tuple[float, float]] = {}
+        self._surprised: dict[tuple[int, int], tuple[float, float]] = {}
         self._jumped: dict[tuple[int, int], _Jump] = {}
         self._forwards = 0
 
@@ -86,17 +88,18 @@ class CostTable:
 
     def _believed(self, rows: int, surprise: float) -> float:
         """How much of a surprise is taken: little of a large one, unless it is the second in a row."""
+        place = self._place, rows
         if abs(surprise) <= _LARGEST_SURPRISE:
-            self._surprised.pop(rows, None)
+            self._surprised.pop(place, None)
             self._confirm(rows)
             return surprise
         cell = self._part.cells[rows] if rows <= MOST_ROWS else 0.0
-        before, cell = self._surprised.get(rows, (0.0, cell))
-        self._surprised[rows] = surprise, cell
+        before, cell = self._surprised.get(place, (0.0, cell))
+        self._surprised[place] = surprise, cell
         if before * surprise <= 0:
             return math.copysign(_LARGEST_SURPRISE, surprise)
         if surprise > 0 and 1 < rows <= MOST_ROWS:
-            self._jumped.setdefault((self._place, rows), _Jump(cell)).again(self._forwards)
+            self._jumped.setdefault(place, _Jump(cell)).again(self._forwards)
         return surprise
 
     def _confirm(self, rows: int) -> None:
@@ -137,8 +140,11 @@ class CostTable:
 class _Jump:
     """A cell that two surprises in a row made dearer.
 
-    before: its value until then
-    seen:   forwards since then that took what was expected
+    before:  its value until then
+    seen:    forwards since then that took what was expected
+    since:   number of the forward that made it dear last
+    wait:    forwards from then until it gets its old value back
+    waiting: whether it has not got it back yet
     """
 
     before: float
