@@ -16,7 +16,7 @@ from slipstream.policy import FixedLength
 from slipstream.server.app import Doors, create_app
 from slipstream.server.metrics import Metrics
 from slipstream.server.service import Limits, Service
-from slipstream.server.serving import Address
+from slipstream.server.serving import Address, Protocol
 from tests.fakes import ByteVocabulary, FakeModel
 
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"
@@ -70,7 +70,9 @@ def serving(
     service = Service(worker, limits or Limits(patience=5.0), on_end=metrics.on_end)
     app = create_app(service, metrics, doors)
     server = uvicorn.Server(
-        uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5)
+        uvicorn.Config(
+            app, http=Protocol, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5
+        )
     )
     thread = threading.Thread(target=server.run, args=([listener],), name="server")
     thread.start()

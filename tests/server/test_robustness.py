@@ -169,6 +169,23 @@ def test_readers_who_do_not_read_hold_nothing_up(monkeypatch: pytest.MonkeyPatch
             reader.close()
 
 
+@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_half_a_head_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
+    monkeypatch.setattr("slipstream.server.serving.READ_TIMEOUT", 0.5)
+    with serving() as served:
+        host, port = served.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(before + b"GET /hea")
+            received = b""
+            while part := client.recv(4096):
+                received += part
+        assert received.count(b"200 OK") == (1 if before else 0)
+        with httpx.Client(base_url=served.url) as patient:  # between requests a client may take its time
+            patient.get("/health")
+            time.sleep(1.0)
+            still_serves(patient)
+
+
 def test_a_crowd_gets_answers_or_is_told_to_come_back() -> None:
     with serving(parallel=2, queue=8) as served:
         statuses: list[int] = []

@@ -45,7 +45,7 @@ CASES: dict[str, list[tuple[str, Outcome]]] = {
         ),
         ('<tool_call>{"name": "f", "arguments": {"a": "x\ny"}}</tool_call>', ("", [("f", '{"a": "x\\ny"}')])),
         ('<tool_call>{"name": "f"}', ("", [("f", "{}")])),
-        ('<tool_call>{"name": "f"}</tool', ("</tool", [("f", "{}")])),
+        ('<tool_call>{"name": "f"}</tool', ("", [("f", "{}")])),
         ('<tool_call>{"name": "f"} and so on', ("and so on", [("f", "{}")])),
         ('<tool_call>{"name": "f", "arguments": {"é": "\\u00e9"}}</tool_call>', ("", [("f", '{"é": "é"}')])),
         ('<tool_call>{"name": "f", "arguments": {"a": "\\ud800"}}', ("", [("f", '{"a": "\\ud800"}')])),
@@ -121,6 +121,13 @@ def test_what_is_no_call_is_content_to_the_letter(text: str) -> None:
     whole = f"Look: \n<tool_call>\n{text}\n</tool_call>\nAnd more"
     assert parse(HERMES, whole) == (whole, [])
     assert parse(HERMES, whole[:60], whole[60:]) == (whole, [])
+
+
+@pytest.mark.parametrize("length", range(len("</tool_call>")))
+def test_a_call_that_is_cut_within_its_closing_is_one(length: int) -> None:
+    text = '<tool_call>{"name": "f"}' + "</tool_call>"[:length]
+    assert parse(HERMES, text) == ("", [("f", "{}")])
+    assert parse(HERMES, *text) == ("", [("f", "{}")])
 
 
 def test_after_something_broken_a_call_is_found_again() -> None:

@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import re
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from slipstream.cli.settings import DRAFT_LENGTH
+from slipstream.core.params import check_number
 from slipstream.errors import RuntimeUnavailableError, StorageError, UsageError
 
 if TYPE_CHECKING:
     from slipstream.engine import Engine
 
 MODEL, SPECULATION, NETWORK, LIMITS = "Model", "Speculation", "Network", "Limits"
+MOST_SECONDS = 1_000_000
 
 
 def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
@@ -177,24 +180,40 @@ def serve(
             "install them with: pip install 'slipstream-decoding[server]'"
         ) from None
     key = _key(api_key, api_key_file)
+    names = _names(host, allowed_host or ())
+    origins = _origins(cors_origin or ())
+    for option, seconds in (("--timeout", timeout), ("--shutdown-timeout", shutdown_timeout)):
+        check_number(option, seconds, 0, MOST_SECONDS)
     _start_log(log_format)
     engine = _load(model, ctx, runtime, threads, draft, speculation, num_draft_tokens, parallel)
     from slipstream.server.app import Doors
     from slipstream.server.service import Limits
 
-    names = _names(host, allowed_host or ())
     run_server(
         engine,
         Address(host, port),
-        Doors(key, tuple(cors_origin or ()), names, json_logs=log_format == "json"),
+        Doors(key, origins, names, json_logs=log_format == "json"),
         Limits(max_body, timeout or None, shutdown_timeout),
         parallel=parallel,
         queue=max_queue,
     )
 
 
+def _origins(given: Sequence[str]) -> tuple[str, ...]:
+    """Sites whose pages may ask. Raises UsageError for what no browser calls a site."""
+    for origin in given:
+        if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+", origin):
+            raise UsageError(f"{origin} is no site; write --cors-origin as https://example.org, without a path.")
+    return tuple(given)
+
+
 def _names(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
-    """By which the server may be called; none for any."""
+    """By which the server may be called; none for any. Raises UsageError for what is no name."""
+    for name in allowed:
+        if not re.fullmatch(r"\*|(\*\.)?[\w.-]+|\[?[0-9a-fA-F:.]+\]?", name):
+            raise UsageError(
+                f"{name} is no name of a server; write --allowed-host as example.org or *.example.org, without a port."
+            )
     try:
         loopback = host == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:

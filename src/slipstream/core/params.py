@@ -9,6 +9,8 @@ import numpy as np
 
 from slipstream.errors import UsageError
 
+MOST_TOP_K = 2**31
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
@@ -46,7 +48,7 @@ class SamplingParams:
         if self.top_p == 0:
             raise UsageError("top_p must be more than 0 and at most 1, not 0.")
         check_number("min_p", self.min_p, 0, 1)
-        check_whole("top_k", self.top_k, 0, 2**31)
+        check_whole("top_k", self.top_k, 0, MOST_TOP_K)
         check_number("repetition_penalty", self.repetition_penalty, 0.01, 100)
         check_number("presence_penalty", self.presence_penalty, -100, 100)
         check_number("frequency_penalty", self.frequency_penalty, -100, 100)
@@ -77,7 +79,7 @@ class SamplingParams:
         Where min-p cuts the tail already, top-p adds nothing to a draft but work.
         """
         top_p = 1.0 if self.min_p > 0 else (1 + self.top_p) / 2
-        return replace(self, top_k=self.top_k * 2, top_p=top_p, min_p=self.min_p / 2)
+        return replace(self, top_k=min(2 * self.top_k, MOST_TOP_K), top_p=top_p, min_p=self.min_p / 2)
 
 
 def check_number(name: str, value: object, low: float, high: float) -> None:

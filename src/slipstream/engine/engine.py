@@ -405,11 +405,11 @@ class Engine:
         constraint = self._constraint(options.get("grammar"))
         sampler = Sampler(params, self.target.vocabulary.size, prompt, Noise(params.seed, choice), constraint)
         logprobs = options.get("logprobs", True)
-        drafter = self._drafters_of(constraint)
-        completion = Completion(prompt, seed=params.seed, drafter=drafter, logprobs=[] if logprobs else None)
         most = options.get("num_draft_tokens")
         if most is not None:
             check_whole("num_draft_tokens", most, 0, MOST_DRAFT_TOKENS)
+        drafter = _names(()) if most == 0 else self._drafters_of(constraint)
+        completion = Completion(prompt, seed=params.seed, drafter=drafter, logprobs=[] if logprobs else None)
         top = options.get("top_logprobs", 0)
         check_whole("top_logprobs", top, 0, MOST_TOP_LOGPROBS)
         sequence = Sequence(prompt, sampler, text, logprobs=logprobs, top_logprobs=top, num_draft_tokens=most)

@@ -1,5 +1,6 @@
 """What every request passes: an id, the log, the counters, the key, and a look at where it comes from."""
 
+import asyncio
 import hmac
 import json
 import logging
@@ -11,6 +12,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from slipstream.errors import BusyError
 from slipstream.server.errors import ApiError, failure, response
 from slipstream.server.metrics import Metrics
 
@@ -46,6 +48,11 @@ class AccessLog:
 
         try:
             await self._app(scope, receive, sending)
+        except asyncio.CancelledError:  # the server stops and does not wait any longer
+            if not status:
+                await response(BusyError("The server was shut down before this text was complete."))(
+                    scope, receive, sending
+                )
         except Exception:
             _logger.exception("%s failed.", name)
             if not status:

@@ -19,6 +19,7 @@ from pydantic import (
 
 from slipstream.engine import GenerationOptions
 from slipstream.policy.fixed import MOST_DRAFT_TOKENS
+from slipstream.server.tools import MOST_TOOLS
 
 MOST_CHOICES = 16
 MOST_MESSAGES = 4096
@@ -28,7 +29,6 @@ MOST_PARTS = 1024
 MOST_PROMPTS = 256
 LONGEST_STOP = 256
 """Characters: the whole batch waits while a text is compared with them."""
-MOST_TOOLS = 256
 
 
 class _Request(BaseModel):

@@ -95,7 +95,8 @@ class Service:
 
     def figures(self, completion: Completion) -> dict[str, Any]:
         """llama-server's `timings`, and what speculation did."""
-        explanation = self.worker.policy["explanation"]
+        off = "Speculation is off for this text."
+        explanation = off if completion.drafter == "none" else self.worker.policy["explanation"]
         return {
             "timings": completion.timings.as_dict(),
             "speculation": {**completion.speculation(), "explanation": explanation},

@@ -1,13 +1,16 @@
 """The server as a process: a socket, uvicorn, and an orderly end."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import NamedTuple
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -24,16 +27,45 @@ CONNECTIONS = 2048
 
 
 class Protocol(H11Protocol):
-    """Hangs up on a client that has not sent the head of its first request in time."""
+    """Hangs up on a client that connects, or begins a request, and has not sent its head in time."""
+
+    _patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.loop.call_later(READ_TIMEOUT, self._hang_up)
+        self._patience = self.loop.call_later(READ_TIMEOUT, transport.close)
 
-    def _hang_up(self) -> None:
-        cycle: object = self.cycle  # None before the first request, whatever its type says
-        if cycle is None:
-            self.transport.close()
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_head()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def _wait_for_head(self) -> None:
+        """Start waiting when half a head is there, stop when it is complete."""
+        half = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+        if not half and self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        elif half and self._patience is None:
+            self._patience = self.loop.call_later(READ_TIMEOUT, self.transport.close)
+
+
+class _Server(uvicorn.Server):
+    """Says what it waits for when it is told to stop."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not self.should_exit and self.server_state.tasks:
+            with suppress(OSError):  # no print within a signal handler
+                os.write(2, b"Waiting for the answers that are being written; Ctrl-C ends them now.\n")
+        super().handle_exit(sig, frame)
 
 
 class Address(NamedTuple):
@@ -91,7 +123,7 @@ def run_server(
         worker = Worker(engine, parallel, queue, on_round=metrics.on_round)
         try:
             service = Service(worker, limits, on_end=metrics.on_end)
-            server = uvicorn.Server(
+            server = _Server(
                 uvicorn.Config(
                     create_app(service, metrics, doors),
                     http=Protocol,

@@ -156,7 +156,8 @@ class ToolCallParser:
         closing = self._format.closing
         if closing and not final and len(rest) < len(closing) and closing.startswith(rest):
             return False
-        self._text = rest.removeprefix(closing)
+        cut = final and closing.startswith(rest)  # the text ended within the closing
+        self._text = "" if cut else rest.removeprefix(closing)
         self._json, self._after_call = None, True
         for name, arguments in found:
             self.calls.append(ToolCall(len(self.calls), self._make_id(), name, arguments))
