@@ -6,7 +6,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import sleep
 
 import httpx
 import pytest
@@ -45,6 +47,25 @@ def test_it_serves_until_a_signal_and_lets_answers_end(processes: list[Process],
     assert process.process.wait(30) == 0
     said = "".join(process.lines)
     assert "/v1/completions 200" in said
+    assert "Traceback" not in said
+
+
+def test_a_second_signal_ends_answers_and_says_so(processes: list[Process], model: Path) -> None:
+    process = Process("-m", str(model), "--draft", "suffix")
+    processes.append(process)
+    endless = {**PROMPT, "max_tokens": 100_000, "logit_bias": {str(token): -100 for token in range(2, 5)}}
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(httpx.post, f"{process.url}/v1/completions", json=endless, timeout=60)
+        with httpx.stream("POST", f"{process.url}/v1/completions", json={**endless, "stream": True}) as stream:
+            next(stream.iter_lines())
+            for _ in range(2):
+                process.process.send_signal(signal.SIGINT)
+                sleep(0.3)
+        answer = waiting.result()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "server_busy")
+    assert process.process.wait(30) == 0
+    said = "".join(process.lines)
+    assert "Ctrl-C ends them now" in said
     assert "Traceback" not in said
 
 

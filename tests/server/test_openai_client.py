@@ -45,6 +45,7 @@ def test_a_chat_is_the_engine_s_text(client: openai.OpenAI, alone: Engine, serve
         assert answer.usage.completion_tokens == len(expected.tokens)
         assert answer.timings["draft_n"] == 0 if speculation == "off" else answer.timings["draft_n"] > 0
         assert answer.speculation["rounds"] <= len(expected.tokens)
+        assert answer.speculation["enabled"] == (speculation == "auto")
 
 
 def test_a_stream_joins_to_the_same_text_and_ends_with_its_usage(client: openai.OpenAI, alone: Engine) -> None:

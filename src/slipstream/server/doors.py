@@ -34,7 +34,7 @@ class AccessLog:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._app(scope, _to_the_end(receive), send)
             return
         started, status = perf_counter(), 0
         name = f"req-{secrets.token_hex(8)}"
@@ -70,6 +70,18 @@ class AccessLog:
             _logger.info(json.dumps({**fields, "ms": round(seconds * 1e3, 1)}))
         else:
             _logger.info("%s %s %s %d %.0f ms %s", client, scope["method"], path, status, seconds * 1e3, name)
+
+
+def _to_the_end(receive: Receive) -> Receive:
+    """What a lifespan receives: a server that is told twice to stop cancels it, which is an end like any other."""
+
+    async def receiving() -> Message:
+        try:
+            return await receive()
+        except asyncio.CancelledError:
+            return {"type": "lifespan.shutdown"}
+
+    return receiving
 
 
 class Doorkeeper:
