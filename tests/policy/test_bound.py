@@ -131,6 +131,33 @@ def test_of_a_crowd_those_for_whom_nothing_is_verified_are_asked_in_turn(count: 
     assert all(fewest - 10 <= times <= most for times in others), others
 
 
+def seconds_of_reading(crowd: int, monkeypatch: pytest.MonkeyPatch) -> float:
+    """What a draft model takes for eight texts at a time, where prompts leave one round in ten for drafts."""
+    monkeypatch.setattr("slipstream.policy.adaptive.CROWD", crowd)
+    clock, costs, steps = Clock(), CostTable({1: 0.03, 64: 0.1}), CostTable({1: 0.001, 16: 0.002, 128: 0.01})
+    policy = AdaptivePolicy(costs, [steps], timer=clock)
+    drafter = Reader(clock, steps, "model", 0, random.Random(1))
+    for _ in range(20):
+        views = [View([0] * 200) for _ in range(8)]
+        for number in range(20):
+            beside, started = 0 if number % 10 == 5 else 64, clock.now
+            for step in policy.draft(views, [drafter], beside):
+                drafter.extend(step.growths)
+            drafts, drafted = policy.choose(), clock.now - started
+            committed = [[1, 0] if len(draft) else [1] for draft in drafts]
+            for view, tokens in zip(views, committed, strict=True):
+                view.tokens.extend(tokens)
+            verify = costs.seconds(8 + beside + sum(map(len, drafts)))
+            policy.observe(committed, {"draft": drafted, "verify": verify, "sample": 0.0, "other": 0.0})
+        for view in views:
+            policy.end(view)
+    return clock.now
+
+
+def test_in_a_crowd_that_seldom_drafts_a_draft_model_reads_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert seconds_of_reading(4, monkeypatch) < 0.5 * seconds_of_reading(100, monkeypatch)
+
+
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 70])
 def test_any_number_of_sequences_is_decoded(count: int) -> None:
     clock = Clock()

@@ -144,6 +144,8 @@ class AdaptivePolicy:
         self._asleep_until: dict[int, int] = {}
         self._muted: dict[tuple[int, int], int] = {}
         self._idle: dict[int, int] = {}
+        self._model_drafts = 1.0
+        """Of the sequences of recent rounds of a crowd, the share for which a drafter with a price drafted."""
         self._late = 0.0
         # of the present round
         self._sequences: Sequence[SequenceView] = ()
@@ -372,9 +374,11 @@ class AdaptivePolicy:
         """A round's share of the time in which a model reads what it lacks: that is paid once and serves all to come.
 
         How many rounds there will be nobody knows; a text goes on for about as long as it has been going on, and a bit.
+        In a crowd many of them draft nothing, because prompts come in beside them or rows have become dear.
         """
         tokens = min(max(TYPICAL_TOKENS, self._generated(sequence)), sequence.draft_limit + 1)
-        return max(seconds, 0.0) / max(tokens / TYPICAL_ROUND, 1.0)
+        share = self._model_drafts if len(self._sequences) >= CROWD else 1.0
+        return max(seconds, 0.0) / max(share * tokens / TYPICAL_ROUND, 1.0)
 
     def _generated(self, sequence: SequenceView) -> int:
         """Tokens of a text since it was first looked at."""
@@ -482,6 +486,9 @@ class AdaptivePolicy:
             self._since_plain, self._plain_known = 0, self.costs.seconds(1)
         self._probing.tick(plain)
         self._score(committed)
+        if count >= CROWD:
+            drafted = self._nodes and sum([one >= 0 and not self.drafters[one].free for one in self._verified])
+            self._model_drafts += (1 - _FADE) * (drafted / count - self._model_drafts)
         self._late = self._timer() - started  # what this took is the next round's
         return plain
 
