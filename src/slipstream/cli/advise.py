@@ -217,10 +217,10 @@ def _save(advice: "Advice", target: "GgufHeader", settings: Settings) -> Path | 
             "draft": winner.candidate.draft,
             "draft_runtime": winner.runtime if winner.runtime in ("native", "llamacpp") else "auto",
             "num_draft_tokens": settings.num_draft_tokens,
-            "ratio": round(ratio.value, 3),
-            "low": round(ratio.low, 3),
-            "high": round(ratio.high, 3),
-            "kinds": {kind: round(one.ratio.value, 3) for kind, one in winner.kinds.items() if one.ratio is not None},
+            "ratio": _rounded(ratio.value),
+            "low": _rounded(ratio.low),
+            "high": _rounded(ratio.high),
+            "kinds": {kind: _rounded(one.ratio.value) for kind, one in winner.kinds.items() if one.ratio is not None},
         }
     profile = profiles.Profile(
         target=advice.target,
@@ -263,3 +263,8 @@ class _Bar:
             [task] = self._bar.task_ids
             text = terminal.printable(f"{what} (about {left // 60}:{left % 60:02} left)")
             self._bar.update(task, completed=share, description=text)
+
+
+def _rounded(ratio: float) -> float:
+    """For a profile, which takes no ratio of nothing."""
+    return max(round(ratio, 3), 0.001)
