@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from slipstream.errors import ModelFileError, RuntimeUnavailableError
 from slipstream.models.gguf import GgufHeader, TensorInfo
+from slipstream.runtime.memory import available_memory, gigabytes
 from slipstream.runtime.native import _native
 from slipstream.runtime.native.architectures import ARCHITECTURES
-from slipstream.runtime.native.memory import available_memory, gigabytes
 from slipstream.runtime.native.modelfile import MOST, ROTARY_FACTORS, ModelFile, NotSupported
 from slipstream.runtime.native.program import Decoder, compiled
 

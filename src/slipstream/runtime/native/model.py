@@ -12,12 +12,15 @@ from slipstream.models.gguf import GgufHeader, read_model_header
 from slipstream.runtime.checks import check_sizes, context_for
 from slipstream.runtime.native import _native
 from slipstream.runtime.native.instruction_sets import chosen_instruction_set
-from slipstream.runtime.native.loading import Plan, Sizes, check_memory, load, memory_needed, plan
+from slipstream.runtime.native.loading import Memory, Plan, Sizes, check_memory, load, memory_needed, plan
 from slipstream.runtime.native.modelfile import NotSupported
 from slipstream.runtime.native.session import NativeSession
 from slipstream.runtime.native.vocabulary import NativeVocabulary
 from slipstream.runtime.rows import TableRows
 from slipstream.runtime.threads import default_threads
+
+MAX_ROWS = 512
+"""Rows in one forward at most, unless asked otherwise."""
 
 
 def load_native(
@@ -26,7 +29,7 @@ def load_native(
     context_length: int | None = None,
     max_sequences: int = 1,
     threads: int | None = None,
-    max_rows: int = 512,
+    max_rows: int = MAX_ROWS,
     progress: Callable[[float], None] | None = None,
 ) -> "NativeModel":
     """Load a GGUF file with the native runtime.
@@ -52,6 +55,13 @@ def load_native(
         ) from None
     sizes = Sizes(max_sequences, context_for(header, context_length), max_rows, threads or default_threads())
     return NativeModel(header, planned, sizes, progress)
+
+
+def memory_of(
+    header: GgufHeader, *, context_length: int, threads: int, max_sequences: int = 1, max_rows: int = MAX_ROWS
+) -> Memory:
+    """What `load_native` would take with these arguments. Raises NotSupported, which `unsupported` says before."""
+    return memory_needed(plan(header), Sizes(max_sequences, context_length, max_rows, threads))
 
 
 class NativeModel:
