@@ -146,8 +146,9 @@ class AdaptivePolicy:
         self._asleep_until: dict[int, int] = {}
         self._muted: dict[tuple[int, int], int] = {}
         self._idle: dict[int, int] = {}
-        self._model_drafts = 1.0
-        """Of the sequences of recent rounds of a crowd, the share for which a drafter with a price drafted."""
+        self._model_drafts = 0.25
+        """Of the sequences of recent rounds of a crowd, the share for which a drafter with a price drafted. Few until it
+        is seen: a prompt that was read for nothing is lost, one that could have been read is not."""
         self._late = 0.0
         # of the present round
         self._sequences: Sequence[SequenceView] = ()
