@@ -288,9 +288,6 @@ class AnyVocabulary:
         shape = shapes.get("output.weight") or shapes.get("token_embd.weight") or ()
         self.size = shape[1] if len(shape) > 1 else 1
 
-    def close(self) -> None:
-        """There is nothing to free."""
-
 
 def run(path: Path, threads: int) -> None:
     """Load and use a file as a generation would."""
@@ -351,7 +348,8 @@ def _judge(path: Path, threads: int, number: int, outcome: Outcome) -> None:
 @contextmanager
 def _strict() -> Iterator[None]:
     """Warnings are errors, and tokenizers are not read."""
-    with mock.patch("slipstream.runtime.native.model.NativeVocabulary", AnyVocabulary), warnings.catch_warnings():
+    patched = mock.patch("slipstream.runtime.native.model.vocabulary_of", lambda header: (AnyVocabulary(header), None))
+    with patched, warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
 

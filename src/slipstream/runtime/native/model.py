@@ -15,7 +15,7 @@ from slipstream.runtime.native.instruction_sets import chosen_instruction_set
 from slipstream.runtime.native.loading import Memory, Plan, Sizes, check_memory, load, memory_needed, plan
 from slipstream.runtime.native.modelfile import NotSupported
 from slipstream.runtime.native.session import NativeSession
-from slipstream.runtime.native.vocabulary import NativeVocabulary
+from slipstream.runtime.native.vocabulary import vocabulary_of
 from slipstream.runtime.rows import TableRows
 from slipstream.runtime.threads import default_threads
 
@@ -74,7 +74,6 @@ class NativeModel:
 
     runtime = "native"
     capabilities = Capabilities(trees=True, bit_exact_rows=True, hidden_states=True, layer_subsets=True)
-    notice = None
 
     def __init__(
         self, header: GgufHeader, planned: Plan, sizes: Sizes, progress: Callable[[float], None] | None = None
@@ -91,14 +90,10 @@ class NativeModel:
         self._sequences = sizes.sessions
         needed = memory_needed(planned, sizes)
         check_memory(self.name, needed, sizes)
-        self.vocabulary = NativeVocabulary(header)
-        try:
-            self._check_vocabulary(header, planned)
-            program = load(header, planned, sizes.threads, progress)
-            self.native = self._make(program, sizes)
-        except BaseException:
-            self.vocabulary.close()
-            raise
+        self.vocabulary, self.notice = vocabulary_of(header)
+        self._check_vocabulary(header, planned)
+        program = load(header, planned, sizes.threads, progress)
+        self.native = self._make(program, sizes)
         self.memory_parts = needed._asdict()
         self.is_open = True
 
@@ -165,7 +160,6 @@ class NativeModel:
         if self.is_open:
             self.is_open = False
             self.generation += 1
-            self.vocabulary.close()
             del self.native
 
     def _make(self, program: _native.Program, sizes: Sizes) -> _native.Model:
