@@ -206,9 +206,7 @@ Activations Forward::normalised(int thread, const Normalise& norm, const std::ve
 
 // Both forms always: the codes cost little beside the product that reads either.
 void Forward::quantise(const Activations& row, int first, int count) {
-    const int group = first / kGroup;
-    kernels_.quantise(row.values + first, count, row.codes + first, row.scales + group, row.starts + group,
-                      row.sums + group);
+    kernels_.quantise(row.values + first, count, row.from(0, first));
 }
 
 // `out` [rows, stride]

@@ -23,9 +23,10 @@ from tests.runtime.native.helpers import (
     one_by_one,
     same_bits,
     same_cache,
+    shape_for,
 )
 from tests.runtime.native.schedule import SESSIONS, Schedule
-from tests.tiny_models import GROUPED, tiny_llama
+from tests.tiny_models import tiny_llama
 
 BEST = instruction_sets()[0]
 OTHERS = instruction_sets()[1:]
@@ -55,10 +56,8 @@ class Models:
 
     def _file(self, storage: str) -> Path:
         # Half of the files have their output matrix in common with the embedding.
-        path = self._directory / f"{storage}.gguf"
-        return tiny_llama(
-            path, shape=GROUPED, storage=storage, tied=storage in ("F16", "Q8_0", "Q4_1"), context_length=2560
-        )
+        path, tied = self._directory / f"{storage}.gguf", FORMATS.index(storage) % 2 == 1
+        return tiny_llama(path, shape=shape_for(storage), storage=storage, tied=tied, context_length=2560)
 
     def _model(self, storage: str, isa: str, threads: int = 1, context: int = 512) -> NativeModel:
         self.made.append(load(self.file(storage), isa, threads=threads, context=context, sessions=SESSIONS))
