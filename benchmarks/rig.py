@@ -1,8 +1,9 @@
 """The files that benchmarks compare on, each made once and kept in `benchmarks` of Slipstream's cache.
 
 All come from SmolLM2-135M as the catalogue has it (Q4_1): itself, other types of the same sizes, the model widened to
-1.45B parameters (`widen_gguf.py`: the same function, the cost of a larger model), the wide shapes with random weights
-(`random_gguf.py`), and models with next to nothing in their layers (`thin`), whose forwards are all overhead.
+1.45B parameters (`widen_gguf.py`: the same function, the cost of a larger model), K-quants of that one by llama.cpp's
+quantiser, the wide shapes with random weights (`random_gguf.py`), and models with next to nothing in their layers
+(`thin`), whose forwards are all overhead.
 """
 
 import sys
@@ -19,7 +20,7 @@ from slipstream.models import read_model_header, resolve
 from slipstream.models.gguf import GgufHeader, TensorInfo, read_header
 from slipstream.models.paths import cache_directory
 from slipstream.models.storage import exclusive, publish
-from slipstream.runtime import LoadOptions, choose, load, runtime_named
+from slipstream.runtime import LoadOptions, choose, load, requantize, runtime_named
 
 SOURCE = "smollm2-135m"
 SOURCE_SHAPE = Shape(dim=576, ffn=1536, heads=9, kv_heads=3)
@@ -34,11 +35,21 @@ def _widened(shape: Shape, kind: str, source: str = SMALL) -> Callable[[Path], N
     return lambda path: widen(rig_file(source), path, shape, kind)
 
 
+def _requantised(source: str, kind: str) -> Callable[[Path], None]:
+    """As llama.cpp's quantiser makes it, which mixes types."""
+
+    def make(path: Path) -> None:
+        requantize(rig_file(source), path, kind)
+
+    return make
+
+
 SMALL_FILES = (SMALL, "SmolLM2-135M Q4_0", "SmolLM2-135M Q8_0", "SmolLM2-135M F16")
 MAKERS: dict[str, Callable[[Path], None]] = {
     **{name: _widened(SOURCE_SHAPE, name.split()[-1]) for name in SMALL_FILES[1:]},
     **{name + EXACT: _widened(SOURCE_SHAPE, "F32", name) for name in SMALL_FILES},
     **{f"wide {kind}": _widened(WIDE_SHAPE, kind) for kind in ("Q4_0", "Q8_0", "F16")},
+    **{f"wide {kind}": _requantised("wide F16", kind) for kind in ("Q2_K", "Q4_K_M", "Q6_K")},
     "random Q4_0": lambda path: randomise(rig_file("wide Q4_0"), path),
     "thin 576": lambda path: thin(rig_file(SMALL), path, 576),
     "thin 2048": lambda path: thin(rig_file(SMALL), path, 2048),
