@@ -17,7 +17,7 @@ from typing import Any
 from slipstream.errors import RuntimeUnavailableError
 from slipstream.runtime.llamacpp.log import LibraryLog
 
-INSTALL = "pip install 'llama-cpp-python>=0.3.36'"
+INSTALL = "pip install 'slipstream-decoding[llamacpp]', or scripts/setup --llamacpp in a checkout"
 REINSTALL = "pip install --force-reinstall --no-cache-dir 'llama-cpp-python>=0.3.36'"
 
 GPU_DEVICES = (1, 2)
