@@ -118,7 +118,7 @@ inline int32_t store_codes(int8_t* p, Floats a) {
 template <class Byte>
 inline Ints widen(const Byte* p) {
     Ints result;
-    for (int i = 0; i < kLanes; i++) result.lane[i] = p[i];
+    for (int i = 0; i < kLanes; i++) result.lane[i] = int16_t{p[i]};
     return result;
 }
 template <int FROM>

@@ -147,8 +147,8 @@ class AdaptivePolicy:
         self._muted: dict[tuple[int, int], int] = {}
         self._idle: dict[int, int] = {}
         self._model_drafts = 0.25
-        """Of the sequences of recent rounds of a crowd, the share for which a drafter with a price drafted. Few until it
-        is seen: a prompt that was read for nothing is lost, one that could have been read is not."""
+        """Of the sequences of recent rounds of a crowd, the share for which a drafter with a price drafted. Few until
+        that is seen: a prompt that is read for nothing is lost time, one that is read later is not."""
         self._late = 0.0
         # of the present round
         self._sequences: Sequence[SequenceView] = ()
