@@ -17,7 +17,7 @@ pytestmark = pytest.mark.model
 SEPARATOR = "\n__ggml_vocab_test__\n"
 WITH_EXAMPLES = ["command-r", "deepseek-coder", "deepseek-llm", "falcon", "gemma-4", "gpt-2", "llama-bpe", "llama-spm"]
 WITH_EXAMPLES += ["mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder"]
-ALL_LINES = {"llama-bpe", "llama-spm", "qwen2", "gpt-2"}
+ALL_LINES = {"llama-bpe", "llama-spm"}
 
 
 def special_names(ours: Tokenizer) -> list[str]:
@@ -50,7 +50,7 @@ def test_gemma(gemma: Path) -> None:
 @pytest.mark.parametrize("name", [*WITH_EXAMPLES, "aquila", "gpt-neox"])
 def test_llama_cpps_own_vocabularies(peer_vocabularies: Path, name: str) -> None:
     path = peer_vocabularies / f"ggml-vocab-{name}.gguf"
-    ours, _ = check(path, 5_400 if name in ALL_LINES else 1_200)
+    ours, _ = check(path, 5_400 if name in ALL_LINES else 900)
     if name in WITH_EXAMPLES:
         texts = path.with_name(path.name + ".inp").read_text(encoding="utf-8").split(SEPARATOR)
         ids = path.with_name(path.name + ".out").read_text(encoding="utf-8").split("\n")

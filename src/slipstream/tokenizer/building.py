@@ -26,7 +26,7 @@ def build(specification: Specification) -> Tokenizer:
     Raises ModelFileError for a vocabulary that cannot be right, UnsupportedModelError where its meaning is not clear.
     """
     texts = specification.texts()
-    vocabulary = {text: token for token, text in enumerate(texts)}
+    vocabulary = dict(zip(texts, range(len(texts)), strict=True))
     if len(vocabulary) < len(texts):
         raise specification.damaged("its vocabulary has a token twice")
     recipe = kept(specification.key(), len(texts), lambda: make_recipe(specification, vocabulary))

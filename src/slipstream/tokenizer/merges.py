@@ -74,21 +74,25 @@ def _derived(specification: Specification, texts: Mapping[str, int]) -> list[Mer
 
 def _last_merge(text: str, scores: Mapping[str, float]) -> Merge | None:
     """The pair that is joined last when this token comes into being, None if it never does."""
+    last = len(text) - 1
     cuts = [
         cut
-        for cut in range(1, len(text))
-        if (cut == 1 or text[:cut] in scores) and (cut == len(text) - 1 or text[cut:] in scores)
+        for cut in range(1, last + 1)
+        if (cut == 1 or text[:cut] in scores) and (cut == last or text[cut:] in scores)
     ]
     if len(cuts) < 2:  # there is no choice; the pair does no harm where it is never found
         return (text[: cuts[0]], text[cuts[0] :]) if cuts else None
     parts = list(text)
+    joint = [scores.get(left + right, -math.inf) for left, right in pairwise(parts)]
     while len(parts) > 2:
-        joint = [scores.get(left + right, -math.inf) for left, right in pairwise(parts)]
         best = max(joint)
         if best == -math.inf:
             return None
         place = joint.index(best)
         parts[place : place + 2] = [parts[place] + parts[place + 1]]
+        del joint[place]
+        for pair in range(max(place - 1, 0), min(place + 1, len(joint))):
+            joint[pair] = scores.get(parts[pair] + parts[pair + 1], -math.inf)
     return parts[0], parts[1]
 
 

@@ -85,9 +85,12 @@ class Specification:
     def texts(self) -> list[str]:
         """All tokens, an empty one with llama.cpp's name for it. Raises ModelFileError where one is not UTF-8."""
         try:
-            return [token.decode() or empty_name(number) for number, token in enumerate(self.tokens)]
+            texts = [token.decode() for token in self.tokens]
         except UnicodeDecodeError:
             raise self.damaged("a token is not UTF-8") from None
+        if "" in texts:
+            texts = [text or empty_name(token) for token, text in enumerate(texts)]
+        return texts
 
     def key(self) -> str:
         """The same for two files whose texts become the same tokens: 32 hex digits."""
