@@ -171,20 +171,6 @@ _EXAONE_MOE = PreTokenizer(
 _MINICPM5 = PreTokenizer(
     (_DIGITS, _either(_CONTRACTION, _WORD, r"\p{N}+", _OTHERS_TO_LINE_END, _BLANKS)), ignore_merges=True
 )
-_JAIS2 = PreTokenizer(
-    (
-        _either(
-            _CONTRACTION,
-            _WORD,
-            _DIGITS,
-            _OTHERS_TO_LINE_END,
-            r"\s*[\r\n]+",
-            *(rf"\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64, 32, 16, 8, 4, "1,2")),
-            r"\s{1}",
-        ),
-    )
-)
-
 _NAMES = {
     "default": _DEFAULT,
     "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2": _LLAMA3,
@@ -207,14 +193,14 @@ _NAMES = {
     "ufakzeka": _UFAKZEKA,
     "exaone-moe": _EXAONE_MOE,
     "minicpm5": _MINICPM5,
-    "jais-2": _JAIS2,
     "poro-chat bloom gpt3-finnish": PreTokenizer((_BLOOM,)),
     "viking": PreTokenizer((_BLOOM, _DIGIT)),
     "laguna": PreTokenizer((_LINES, *_QWEN2.splits)),
     "sarvam-moe": PreTokenizer((_LINES,), byte_level=False),
 }
 PRE_TOKENIZERS = {name: meaning for names, meaning in _NAMES.items() for name in names.split()}
-"""By `tokenizer.ggml.pre`. Not among them: what serves embedding models only, and rules that are no expressions."""
+"""By `tokenizer.ggml.pre`. Not among them: what serves embedding models only, rules that are no expressions,
+and those whose time grows with the square of a row of blanks (Jais 2)."""
 
 GEMMA4 = PreTokenizer((_LINES,), add_bos=True, byte_level=False, newline_tokens=True)
 """The one that belongs to `tokenizer.ggml.model` being "gemma4"."""
