@@ -43,8 +43,16 @@ struct Kernels {
     // x: [count] with count a multiple of 32; the rest as in Activations
     void (*quantise)(const float* x, int count, int8_t* codes, float* scales, int32_t* starts, float* sums);
 
-    // out[i] = silu(gate[i]) * up[i]
-    void (*gate)(const float* gate, const float* up, int count, float* out);
+    // Numbers [first, first + count) of one row. Always, whatever reads it: the codes cost little beside a product.
+    void quantise_part(const Activations& row, int first, int count) const {
+        const int group = first / kGroup;
+        quantise(row.values + first, count, row.codes + first, row.scales + group, row.starts + group,
+                 row.sums + group);
+    }
+
+    // out[i] = silu(gate[i]) * up[i], and with gelu in its approximation by tanh
+    void (*gate_silu)(const float* gate, const float* up, int count, float* out);
+    void (*gate_gelu)(const float* gate, const float* up, int count, float* out);
 
     // sum[i] += x[i]
     void (*add)(const float* x, int count, float* sum);
