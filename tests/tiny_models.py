@@ -251,9 +251,14 @@ def _biases(block: str, weights: _Weights, shape: Shape) -> Tensors:
     return {f"{block}attn_{name}.bias": weights.vector(size, 0.0) for name, size in sizes.items()}
 
 
+def _head_norms(block: str, weights: _Weights, shape: Shape) -> Tensors:
+    return {f"{block}attn_{name}_norm.weight": weights.vector(shape.head_size, 1.0) for name in "qk"}
+
+
 VARIANTS = {
     "llama": Variant(_nothing),
     "qwen2": Variant(_biases),
+    "qwen3": Variant(_head_norms),
 }
 """By architecture."""
 

@@ -16,6 +16,7 @@ OTHERS = [name for name in ARCHITECTURES if name != "llama"]
 
 SHAPES = {
     "qwen2": [Shape(heads=2, layers=3), Shape(width=128, heads=4, key_value_heads=1)],  # heads fill the width
+    "qwen3": [Shape(heads=4, key_value_heads=2, feed_forward=96, layers=3), Shape(heads=2, head_size=64)],
 }
 
 
@@ -41,6 +42,7 @@ def test_it_is_the_runtime_that_files_get(tmp_path: Path, architecture: str) -> 
 
 LAYERS = {
     "qwen2": Shape(width=896, heads=14, key_value_heads=2, head_size=64, feed_forward=4864, layers=1),  # 2.5 0.5B
+    "qwen3": Shape(width=1024, heads=16, key_value_heads=8, head_size=128, feed_forward=3072, layers=1),  # 0.6B
 }
 """Layers as real models have them."""
 
@@ -81,6 +83,7 @@ def test_metadata_of_all(tmp_path: Path, architecture: str, extra: Metadata) -> 
     ("architecture", "extra", "reason"),
     [
         ("qwen2", {"qwen2.rope.scaling.type": "yarn"}, "its rotary embedding is scaled by 'yarn'"),
+        ("qwen3", {"qwen3.pooling_type": 3}, "it is an embedding model"),
     ],
     ids=str,
 )
@@ -95,6 +98,8 @@ def test_metadata_that_is_refused(tmp_path: Path, architecture: str, extra: Meta
         ("qwen2", "blk.0.attn_q.bias", None, "it has no tensor blk.0.attn_q.bias"),
         ("qwen2", "output.bias", 271, "it has tensors that its architecture does not use (output.bias)"),
         ("qwen2", "blk.0.attn_output.bias", 64, "it has tensors that its architecture does not use"),
+        ("qwen3", "blk.1.attn_k_norm.weight", None, "it has no tensor blk.1.attn_k_norm.weight"),
+        ("qwen3", "blk.0.attn_q.bias", 128, "it has tensors that its architecture does not use (blk.0.attn_q.bias)"),
     ],
 )
 def test_tensors_that_are_refused(

@@ -35,6 +35,7 @@ BLOCK, CHUNK = 64, 256
 
 OTHER_MODELS: dict[str, tuple[Shape, Metadata]] = {
     "qwen2": (Shape(heads=2, key_value_heads=1, feed_forward=96, layers=3), {}),
+    "qwen3": (GROUPED, {}),
 }
 """Shape and metadata of files that are no llamas; all are Q4_0."""
 KINDS = (*FORMATS, *OTHER_MODELS)
