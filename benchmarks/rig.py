@@ -1,8 +1,9 @@
 """The files that benchmarks compare on, each made once and kept in `benchmarks` of Slipstream's cache.
 
-All come from SmolLM2-135M as the catalogue has it (Q4_1): itself, other types of the same sizes, the model widened to
-1.45B parameters (`widen_gguf.py`: the same function, the cost of a larger model), the wide shapes with random weights
-(`random_gguf.py`), and models with next to nothing in their layers (`thin`), whose forwards are all overhead.
+All but one come from SmolLM2-135M as the catalogue has it (Q4_1): itself, other types of the same sizes, the model
+widened to 1.45B parameters (`widen_gguf.py`: the same function, the cost of a larger model), the wide shapes with
+random weights (`random_gguf.py`), and models with next to nothing in their layers (`thin`), whose forwards are all
+overhead. Gemma 3 270M has most of its weights in its output.
 """
 
 import sys
@@ -19,12 +20,13 @@ from slipstream.models import read_model_header, resolve
 from slipstream.models.gguf import GgufHeader, TensorInfo, read_header
 from slipstream.models.paths import cache_directory
 from slipstream.models.storage import exclusive, publish
-from slipstream.runtime import LoadOptions, choose, load, runtime_named
+from slipstream.runtime import LoadOptions, choose, load, requantize, runtime_named
 
 SOURCE = "smollm2-135m"
 SOURCE_SHAPE = Shape(dim=576, ffn=1536, heads=9, kv_heads=3)
 WIDE_SHAPE = Shape(dim=2048, ffn=5632, heads=32, kv_heads=8)
 SMALL = "SmolLM2-135M Q4_1"
+GEMMA = "Gemma 3 270M Q8_0"
 HEAD_SIZE = 64
 EXACT = " as F32"
 """Appended to a small file's name: the values of its weights, in F32."""
@@ -32,6 +34,10 @@ EXACT = " as F32"
 
 def _widened(shape: Shape, kind: str, source: str = SMALL) -> Callable[[Path], None]:
     return lambda path: widen(rig_file(source), path, shape, kind)
+
+
+def _gemma(path: Path) -> None:
+    requantize(resolve("gemma3-270m", fetch=True), path, "Q8_0")
 
 
 SMALL_FILES = (SMALL, "SmolLM2-135M Q4_0", "SmolLM2-135M Q8_0", "SmolLM2-135M F16")
@@ -42,6 +48,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "random Q4_0": lambda path: randomise(rig_file("wide Q4_0"), path),
     "thin 576": lambda path: thin(rig_file(SMALL), path, 576),
     "thin 2048": lambda path: thin(rig_file(SMALL), path, 2048),
+    GEMMA: _gemma,
 }
 """How to write each file but SMALL, which is the catalogue's."""
 

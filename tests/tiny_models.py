@@ -255,10 +255,25 @@ def _head_norms(block: str, weights: _Weights, shape: Shape) -> Tensors:
     return {f"{block}attn_{name}_norm.weight": weights.vector(shape.head_size, 1.0) for name in "qk"}
 
 
+def _head_and_post_norms(block: str, weights: _Weights, shape: Shape) -> Tensors:
+    names = ("post_attention_norm", "post_ffw_norm")
+    post = {f"{block}{name}.weight": weights.vector(shape.width, 1.0) for name in names}
+    return _head_norms(block, weights, shape) | post
+
+
 VARIANTS = {
     "llama": Variant(_nothing),
     "qwen2": Variant(_biases),
     "qwen3": Variant(_head_norms),
+    "gemma3": Variant(
+        _head_and_post_norms,
+        {
+            "gemma3.attention.sliding_window": 24,
+            "gemma3.attention.sliding_window_pattern": 3,  # so that three layers have both kinds
+            "gemma3.rope.freq_base": 1e6,
+        },
+        embeddings=1.0,
+    ),
 }
 """By architecture."""
 

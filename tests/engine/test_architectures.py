@@ -1,4 +1,7 @@
-"""L3 on every architecture of the native runtime: the same ids with speculation on and off, on tiny random models."""
+"""L3 on every architecture of the native runtime: the same ids with speculation on and off, on tiny random models.
+
+And on Gemma 3 270M, which drafts for itself.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,3 +52,14 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Engin
 def test_the_same_ids_with_speculation_on_and_off(pair: tuple[Engine, list[Drafter]]) -> None:
     engine, drafters = pair
     assert check(engine, drafters, PROMPTS, 48) > 0
+
+
+@pytest.mark.model
+def test_gemma3_drafts_for_itself(gemma3_q8: Path) -> None:
+    target, draft = (load_native(gemma3_q8, context_length=1024) for _ in range(2))
+    engine = Engine(target, policy=FixedLength(4))
+    drafters: list[Drafter] = [ModelDrafter(draft)]
+    long = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")  # beyond a window
+    assert check(engine, drafters, ["def fibonacci(n):", long[:2700]], 16) > 30
+    for model in (target, draft):
+        model.close()

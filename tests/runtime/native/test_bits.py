@@ -36,8 +36,10 @@ BLOCK, CHUNK = 64, 256
 OTHER_MODELS: dict[str, tuple[Shape, Metadata]] = {
     "qwen2": (Shape(heads=2, key_value_heads=1, feed_forward=96, layers=3), {}),
     "qwen3": (GROUPED, {}),
+    "gemma3": (GROUPED, {"gemma3.attention.sliding_window": 40}),
+    "gemma3 wide": (GROUPED, {"gemma3.attention.sliding_window": 300}),
 }
-"""Shape and metadata of files that are no llamas; all are Q4_0."""
+"""Shape and metadata of files that are no llamas; all are Q4_0. Windows end within a block, a tree, a chunk."""
 KINDS = (*FORMATS, *OTHER_MODELS)
 """Files: llamas of each format, and the others."""
 
@@ -167,7 +169,7 @@ def test_history_changes_nothing_on_any_instruction_set(models: Models, kind: st
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-@pytest.mark.parametrize("kind", ["F16", "Q4_0"])
+@pytest.mark.parametrize("kind", ["F16", "Q4_0", "gemma3"])
 def test_history_changes_nothing_on_any_number_of_threads(models: Models, kind: str, threads: int) -> None:
     for seed in range(100, 103):
         play(models, kind, BEST, threads, seed, 12)
@@ -247,7 +249,7 @@ AROUND_BORDERS = [
 ]
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "F16"])
+@pytest.mark.parametrize("kind", ["Q4_0", "F16", "gemma3", "gemma3 wide"])
 def test_long_contexts(models: Models, kind: str) -> None:
     for number, (base, count) in enumerate(AROUND_BORDERS):
         check_tree(models, kind, BEST, 1, base, count, step=[512, 300, 96][number % 3])
@@ -259,7 +261,7 @@ def test_long_contexts_on_any_instruction_set(models: Models, isa: str) -> None:
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-@pytest.mark.parametrize("kind", ["Q4_0"])
+@pytest.mark.parametrize("kind", ["Q4_0", "gemma3 wide"])
 def test_long_contexts_on_any_number_of_threads(models: Models, kind: str, threads: int) -> None:
     for base, count in AROUND_BORDERS:
         check_tree(models, kind, BEST, threads, base, count, step=512)
