@@ -8,6 +8,7 @@ Parts, all unless some are named:
   rows      forwards of 1 to 32 rows after 128 tokens, and a prompt of 512: ratios, and time over the roofline
   context   1 and 8 rows after 128 and after 4,096 tokens
   avx2      the rows again with SLIPSTREAM_ISA=avx2, against llama.cpp built for this CPU
+  avx2vnni  the same with avx2vnni, on processors that have it
   busy      1 row with another process at work
   random    the wide shapes with random weights: nothing may profit from the zeros of the wide model
   overhead  what a forward takes beyond its matrix products and attention: the time of models of as many layers and
@@ -28,14 +29,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.native_report import DECODING, FILES, LONG, PROMPT, RANDOM, THIN_FILES, WHOLE_PROMPT, WIDE, Work, report
+from benchmarks.native_report import (
+    DECODING,
+    FILES,
+    FORCED,
+    LONG,
+    PROMPT,
+    RANDOM,
+    THIN_FILES,
+    WHOLE_PROMPT,
+    WIDE,
+    Work,
+    report,
+)
 from benchmarks.records import Recorder, end_on_request, machine, read_records
 from benchmarks.rig import SMALL, layer_bytes, matrix_size, rig_file
 from benchmarks.worker import SPINNING, Team, Worker
 from slipstream.errors import SlipstreamError
+from slipstream.runtime.native import instruction_sets
 from slipstream.runtime.threads import default_threads
 
-PARTS = ("rows", "context", "avx2", "busy", "random", "overhead")
+PARTS = ("rows", "context", *FORCED, "busy", "random", "overhead")
 ROOM = 64
 """Context beyond the tokens that are there, for the rows of a forward."""
 ANSWER = {SMALL: 120, WIDE: 12}
@@ -113,12 +127,12 @@ def measure_context(run: Run, files: Iterable[str]) -> None:
                 run.turn("context", ours, [Work(1), Work(8)])
 
 
-def measure_avx2(run: Run, file: str) -> None:
-    """Every row count without AVX-512."""
-    with run.team("avx2", [llamacpp(file), native(file, "avx2")]) as team:
+def measure_forced(run: Run, file: str, instruction_set: str) -> None:
+    """Every row count with an instruction set that is not this machine's best."""
+    with run.team(instruction_set, [llamacpp(file), native(file, instruction_set)]) as team:
         for _ in range(run.turns):
-            run.roofline("avx2", team)
-            run.turn("avx2", team, DECODING)
+            run.roofline(instruction_set, team)
+            run.turn(instruction_set, team, DECODING)
 
 
 @contextmanager
@@ -169,8 +183,9 @@ def measure(run: Run, parts: Sequence[str], files: Sequence[str]) -> None:
         measure_rows(run, files)
     if "context" in parts:
         measure_context(run, both)
-    if "avx2" in parts and WIDE in files:
-        measure_avx2(run, WIDE)
+    for name in FORCED:
+        if name in parts and name in instruction_sets() and WIDE in files:
+            measure_forced(run, WIDE, name)
     if "busy" in parts:
         measure_busy(run, both)
     if "random" in parts and WIDE in files:

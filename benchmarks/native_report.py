@@ -13,10 +13,13 @@ from benchmarks.rig import GEMMA, SMALL
 
 WIDE = "wide Q4_0"
 RANDOM = "random Q4_0"
-FILES = (SMALL, WIDE, "wide Q8_0", "wide F16", GEMMA)
+FILES = (SMALL, WIDE, "wide Q8_0", "wide F16", "wide Q4_K_M", "wide Q6_K", "wide Q2_K", GEMMA)
 SHORT, LONG = 128, 4096
 PROMPT = 512
-OURS, THEIRS, OURS_AVX2 = "native", "llama.cpp", "native avx2"
+OURS, THEIRS = "native", "llama.cpp"
+FORCED = ("avx2", "avx2vnni")
+"""Instruction sets that are measured for processors that have no better one."""
+OURS_AVX2, OURS_AVX2VNNI = (f"native {name}" for name in FORCED)
 THIN_FILES = ("thin 576", "thin 2048")
 """Widths of SmolLM2-135M and of the wide model."""
 
@@ -175,6 +178,12 @@ TARGETS = [
     against("wide Q8_0", EIGHT, 0.25),
     against("wide F16", ONE, 1.05),
     against("wide F16", EIGHT, 0.55),
+    against("wide Q4_K_M", ONE, 0.85),
+    against("wide Q4_K_M", FOUR, 0.45),
+    against("wide Q4_K_M", EIGHT, 0.40),
+    against("wide Q6_K", ONE, 0.9),
+    against("wide Q6_K", EIGHT, 0.40),
+    against("wide Q2_K", EIGHT, 0.5),
     against(SMALL, ONE, 0.50),
     against(SMALL, EIGHT, 0.22),
     against(GEMMA, ONE, 0.66),
@@ -185,6 +194,7 @@ TARGETS = [
     within(WIDE, EIGHT, ONE, 3.5, "avx2", OURS_AVX2),
     against(WIDE, FOUR, 1.0, "avx2", OURS_AVX2),
     against(WIDE, EIGHT, 1.0, "avx2", OURS_AVX2),
+    within(WIDE, EIGHT, ONE, 2.4, "avx2vnni", OURS_AVX2VNNI),
     busy(WIDE),
     busy(SMALL),
     same_time(ONE),
@@ -202,7 +212,7 @@ def report(records: Sequence[Record]) -> list[str]:
     results = Results(records)
     lines = [describe(record) for record in results.of("machine")]
     lines += ["", "## Loaded", "", *loading_table(results)]
-    for part, ours in (("rows", OURS), ("avx2", OURS_AVX2)):
+    for part, ours in (("rows", OURS), ("avx2", OURS_AVX2), ("avx2vnni", OURS_AVX2VNNI)):
         for file in dict.fromkeys(record["file"] for record in results.of("roofline", part=part)):
             lines += ["", f"## {file}, {ours} against llama.cpp", "", *rows_table(results, part, file, ours)]
     if results.of("forward", part="context"):

@@ -76,7 +76,7 @@ def _build(path: Path, jobs: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     log = path.with_name("build.log")
     with tempfile.TemporaryDirectory(dir=path.parent) as work, log.open("w") as output:
-        source = _fetch_source(Path(work), output)
+        source = fetch_source(Path(work), output)
         options = Path(work) / "options.cmake"
         options.write_text(PROJECT_OPTIONS)
         build = Path(work) / "build"
@@ -87,7 +87,7 @@ def _build(path: Path, jobs: int) -> None:
         shutil.move(build / "bin" / TARGET, path)
 
 
-def _fetch_source(work: Path, output: IO[str]) -> Path:
+def fetch_source(work: Path, output: IO[str]) -> Path:
     """llama.cpp's source tree, out of the source distribution of the installed version."""
     requirement = f"{PACKAGE}=={version(PACKAGE)}"
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", PACKAGE, "--dest"]

@@ -1,9 +1,9 @@
 """The files that benchmarks compare on, each made once and kept in `benchmarks` of Slipstream's cache.
 
 All but one come from SmolLM2-135M as the catalogue has it (Q4_1): itself, other types of the same sizes, the model
-widened to 1.45B parameters (`widen_gguf.py`: the same function, the cost of a larger model), the wide shapes with
-random weights (`random_gguf.py`), and models with next to nothing in their layers (`thin`), whose forwards are all
-overhead. Gemma 3 270M has most of its weights in its output.
+widened to 1.45B parameters (`widen_gguf.py`: the same function, the cost of a larger model), K-quants of that one by
+llama.cpp's quantiser, the wide shapes with random weights (`random_gguf.py`), and models with next to nothing in their
+layers (`thin`), whose forwards are all overhead. Gemma 3 270M has most of its weights in its output.
 """
 
 import sys
@@ -22,11 +22,11 @@ from slipstream.models.paths import cache_directory
 from slipstream.models.storage import exclusive, publish
 from slipstream.runtime import LoadOptions, choose, load, requantize, runtime_named
 
-SOURCE = "smollm2-135m"
 SOURCE_SHAPE = Shape(dim=576, ffn=1536, heads=9, kv_heads=3)
 WIDE_SHAPE = Shape(dim=2048, ffn=5632, heads=32, kv_heads=8)
 SMALL = "SmolLM2-135M Q4_1"
-GEMMA = "Gemma 3 270M Q8_0"
+GEMMA = "Gemma 3 270M Q4_K_M"
+FETCHED = {SMALL: "smollm2-135m", GEMMA: "gemma3-270m"}
 HEAD_SIZE = 64
 EXACT = " as F32"
 """Appended to a small file's name: the values of its weights, in F32."""
@@ -36,8 +36,13 @@ def _widened(shape: Shape, kind: str, source: str = SMALL) -> Callable[[Path], N
     return lambda path: widen(rig_file(source), path, shape, kind)
 
 
-def _gemma(path: Path) -> None:
-    requantize(resolve("gemma3-270m", fetch=True), path, "Q8_0")
+def _requantised(source: str, kind: str) -> Callable[[Path], None]:
+    """As llama.cpp's quantiser makes it, which mixes types."""
+
+    def make(path: Path) -> None:
+        requantize(rig_file(source), path, kind)
+
+    return make
 
 
 SMALL_FILES = (SMALL, "SmolLM2-135M Q4_0", "SmolLM2-135M Q8_0", "SmolLM2-135M F16")
@@ -45,12 +50,12 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     **{name: _widened(SOURCE_SHAPE, name.split()[-1]) for name in SMALL_FILES[1:]},
     **{name + EXACT: _widened(SOURCE_SHAPE, "F32", name) for name in SMALL_FILES},
     **{f"wide {kind}": _widened(WIDE_SHAPE, kind) for kind in ("Q4_0", "Q8_0", "F16")},
+    **{f"wide {kind}": _requantised("wide F16", kind) for kind in ("Q2_K", "Q4_K_M", "Q6_K")},
     "random Q4_0": lambda path: randomise(rig_file("wide Q4_0"), path),
     "thin 576": lambda path: thin(rig_file(SMALL), path, 576),
     "thin 2048": lambda path: thin(rig_file(SMALL), path, 2048),
-    GEMMA: _gemma,
 }
-"""How to write each file but SMALL, which is the catalogue's."""
+"""How to write each file but those of FETCHED, which are the catalogue's."""
 
 
 def loaded(path: Path, runtime: str, context_length: int = 2048) -> Model:
@@ -60,9 +65,9 @@ def loaded(path: Path, runtime: str, context_length: int = 2048) -> Model:
 
 
 def rig_file(name: str) -> Path:
-    """Path of the file called `name` (SMALL or a key of MAKERS), made now if it is not there."""
-    if name == SMALL:
-        return resolve(SOURCE, fetch=True)
+    """Path of the file called `name` (a key of FETCHED or MAKERS), fetched or made now if it is not there."""
+    if name in FETCHED:
+        return resolve(FETCHED[name], fetch=True)
     path = cache_directory() / "benchmarks" / f"{name.replace(' ', '-')}.gguf"
     with exclusive(path.with_suffix(".lock"), lambda: None):
         if not path.exists():

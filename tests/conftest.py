@@ -35,14 +35,6 @@ def gemma3_270m() -> Path:
     return _pulled("gemma3-270m")
 
 
-@pytest.fixture(scope="session")
-def gemma3_q8(gemma3_270m: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with all matrices as Q8_0."""
-    from slipstream.runtime import requantize
-
-    return requantize(gemma3_270m, tmp_path_factory.mktemp("gemma3") / "gemma-3-270m-q8_0.gguf", "Q8_0")
-
-
 def _pulled(name: str) -> Path:
     from slipstream.errors import DownloadError
     from slipstream.models import pull

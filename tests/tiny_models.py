@@ -5,9 +5,10 @@ are written with the `gguf` package and read by llama.cpp.
 """
 
 from collections.abc import Callable
+from ctypes import c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import gguf
 import gguf.quants
@@ -46,6 +47,8 @@ class Shape:
 SMALL = Shape()
 GROUPED = Shape(heads=4, key_value_heads=2, feed_forward=96, layers=3)
 """Two query heads share a key-value head; no size is a multiple of all others."""
+SUPER = Shape(width=256, heads=4, head_size=64, key_value_heads=2, feed_forward=256, layers=3)
+"""Rows of whole super-blocks: K-quants take no others."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
@@ -113,6 +116,7 @@ class Options(TypedDict, total=False):
     storage: str
     tied: bool
     tensors: dict[str, NDArray[np.float32] | None] | None
+    split: int
 
 
 def tiny_llama(path: Path, **options: Unpack[Options]) -> Path:
@@ -133,6 +137,7 @@ def tiny_decoder(
     storage: str = "F32",
     tied: bool = False,
     tensors: dict[str, NDArray[np.float32] | None] | None = None,
+    split: int = 0,
 ) -> Path:
     """A llama, or what a llama becomes by the tensors and metadata of `VARIANTS`.
 
@@ -142,6 +147,7 @@ def tiny_decoder(
     storage: how matrices are stored, by the name of the tensor type; vectors are F32
     tied:    the embedding is the output matrix
     tensors: more tensors, or others for what is there; None leaves one out
+    split:   so many tensors in each of several files, beside `path` and named after it; the first is returned
     """
     vocabulary = vocabulary or byte_level_bpe()
     variant = VARIANTS[architecture]
@@ -155,7 +161,7 @@ def tiny_decoder(
         parts |= variant.tensors(f"blk.{layer}.", weights, shape)
     chosen = {name: tensor for name, tensor in (parts | (tensors or {})).items() if tensor is not None}
     metadata = _attention_metadata(architecture, shape) | variant.metadata | (extra or {})
-    return _write(path, architecture, vocabulary, chosen, metadata, context_length, shape, storage)
+    return _write(path, architecture, vocabulary, chosen, metadata, context_length, shape, storage, split)
 
 
 def tiny_sliding_window(path: Path, *, window: int = 16, seed: int = 0) -> Path:
@@ -324,8 +330,9 @@ def _write(
     context_length: int,
     shape: Shape = SMALL,
     storage: str = "F32",
+    split: int = 0,
 ) -> Path:
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=split)
     writer.add_name(f"tiny {architecture}")
     writer.add_license("cc0-1.0")
     writer.add_context_length(context_length)
@@ -340,7 +347,7 @@ def _write(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return next(path.parent.glob(f"{path.stem}-00001-of-*.gguf")) if split else path
 
 
 def _write_tensor(writer: gguf.GGUFWriter, name: str, tensor: NDArray[np.float32], storage: str) -> None:
@@ -349,7 +356,24 @@ def _write_tensor(writer: gguf.GGUFWriter, name: str, tensor: NDArray[np.float32
         writer.add_tensor(name, tensor)
     else:
         kind = gguf.GGMLQuantizationType[storage]
-        writer.add_tensor(name, gguf.quants.quantize(tensor, kind), raw_dtype=kind)
+        writer.add_tensor(name, quantised(tensor, kind), raw_dtype=kind)
+
+
+def quantised(tensor: NDArray[np.float32], kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
+    """[rows, columns] as a file stores it; what the `gguf` package cannot make llama.cpp's quantiser does."""
+    try:
+        return gguf.quants.quantize(tensor, kind)
+    except NotImplementedError:
+        from llama_cpp._ggml import libggml
+
+    rows, columns = tensor.shape
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    made = np.empty((rows, columns // block * block_bytes), np.uint8)
+    quantize = libggml.ggml_quantize_chunk
+    quantize.argtypes = [c_int, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p]
+    quantize.restype = c_size_t
+    assert quantize(kind, tensor.ctypes.data, made.ctypes.data, 0, rows, columns, None) == made.nbytes
+    return made
 
 
 def _write_value(writer: gguf.GGUFWriter, key: str, value: bool | int | float | str) -> None:

@@ -31,13 +31,15 @@ class ActivationBuffer {
         view_.values = floats;
         view_.scales = floats + values;
         view_.sums = view_.scales + groups;
-        view_.starts = reinterpret_cast<int32_t*>(view_.sums + groups);
-        view_.codes = reinterpret_cast<int8_t*>(view_.starts + groups);
+        view_.sums16 = view_.sums + groups;
+        view_.starts = reinterpret_cast<int32_t*>(view_.sums16 + 2 * groups);
+        view_.starts16 = view_.starts + groups;
+        view_.codes = reinterpret_cast<int8_t*>(view_.starts16 + 2 * groups);
     }
 
     static size_t bytes(int rows, int columns) {
         const size_t values = size_t(rows) * columns;
-        return values * 5 + values / kGroup * 12;
+        return values * 5 + values / kGroup * 28;
     }
     const Activations& view() const { return view_; }
 

@@ -13,19 +13,23 @@
 
 namespace slipstream {
 
-// Rows of activations, in the forms that matrices want them: [rows, columns] each, scales and sums [rows, columns /
-// 32].
+// Rows of activations, in the forms that matrices want them: [rows, columns] values and codes, [rows, columns / 32]
+// scales, starts and sums, [rows, columns / 16] of the last two.
 struct Activations {
     int columns = 0;
-    float* values = nullptr;    // for F32, F16 and BF16
-    int8_t* codes = nullptr;    // for the quantised formats: value = scale * code
-    float* scales = nullptr;    // of a group of 32
-    int32_t* starts = nullptr;  // -8 * sum of the group's codes: what Q4_0 adds because its weights are code - 8
-    float* sums = nullptr;      // scale * sum of the group's codes: what the minimum of Q4_1 multiplies
+    float* values = nullptr;      // for F32, F16 and BF16
+    int8_t* codes = nullptr;      // for the quantised formats: value = scale * code
+    float* scales = nullptr;      // of a group of 32
+    int32_t* starts = nullptr;    // -8 * sum of the group's codes: what Q4_0 adds because its weights are code - 8
+    float* sums = nullptr;        // scale * sum of the group's codes: what the minimum of Q4_1 multiplies
+    int32_t* starts16 = nullptr;  // -4 * sum of 16 codes: for formats with a scale for each 16 weights
+    float* sums16 = nullptr;      // scale * sum of 16 codes
 
-    Activations from(int row) const {
-        const size_t group = size_t(row) * (columns / kGroup), value = size_t(row) * columns;
-        return {columns, values + value, codes + value, scales + group, starts + group, sums + group};
+    // From row `row` and column `column`, a multiple of 32, on.
+    Activations from(int row, int column = 0) const {
+        const size_t value = size_t(row) * columns + column, group = value / kGroup, half = value / 16;
+        return {columns,        values + value, codes + value,   scales + group,
+                starts + group, sums + group,   starts16 + half, sums16 + half};
     }
 };
 
@@ -40,14 +44,12 @@ struct Kernels {
     // out[i] = x[i] / sqrt(mean(x^2) + epsilon) * weight[i]
     void (*normalise)(const float* x, const float* weight, float epsilon, int count, float* out);
 
-    // x: [count] with count a multiple of 32; the rest as in Activations
-    void (*quantise)(const float* x, int count, int8_t* codes, float* scales, int32_t* starts, float* sums);
+    // out = x in all forms but `values`; x: [count] with count a multiple of 32
+    void (*quantise)(const float* x, int count, const Activations& out);
 
     // Numbers [first, first + count) of one row. Always, whatever reads it: the codes cost little beside a product.
     void quantise_part(const Activations& row, int first, int count) const {
-        const int group = first / kGroup;
-        quantise(row.values + first, count, row.codes + first, row.scales + group, row.starts + group,
-                 row.sums + group);
+        quantise(row.values + first, count, row.from(0, first));
     }
 
     // out[i] = silu(gate[i]) * up[i], and with gelu in its approximation by tanh

@@ -1,133 +1,9 @@
 // The kernels in terms of the lanes that a simd_*.hpp gives. Included once for each instruction set, inside its
 // namespace; nothing here may depend on the number of rows but how far loops run.
 
+#include "products.inl"
+
 namespace {
-
-// ---- Products ----------------------------------------------------------------------------------------------------
-
-constexpr int kParts = kChannels / kLanes;  // vectors that cover the channels of a block
-constexpr int kLineBytes = 4 * kChannels;
-constexpr int kPartBytes = 4 * kLanes;
-// How far ahead of the arithmetic weights are fetched, in bytes: from memory into the second cache, and from there into
-// the first. The hardware's own prefetching stops at every page of 4 KiB.
-constexpr int kSecondCacheAhead = 4096;
-constexpr int kFirstCacheAhead = 512;
-
-inline void prefetch_group(const uint8_t* group, size_t bytes) {
-    for (size_t line = 0; line < bytes; line += 64) {
-        prefetch_far(group + kSecondCacheAhead + line);
-        prefetch(group + kFirstCacheAhead + line);
-    }
-}
-
-// One vector of channels times ROWS rows of a quantised matrix. Whole numbers are summed exactly within a group;
-// groups are added in order, so a row's sum does not know of the other rows.
-template <Format FORMAT, int ROWS>
-inline void quantised_tile(const uint8_t* weights, int groups, int part, const Activations& x, float* out,
-                           ptrdiff_t stride) {
-    constexpr bool kNibbles = FORMAT != Format::Q8_0;
-    constexpr int kCodeBytes = (kNibbles ? 4 : 8) * kLineBytes;
-    constexpr int kGroupBytes = kCodeBytes + (FORMAT == Format::Q4_1 ? 4 : 2) * kChannels;
-    using Sum = std::conditional_t<kNibbles, NibbleSum, ByteSum>;
-    Floats totals[ROWS];
-    for (auto& total : totals) total = zero();
-    const uint8_t* group = weights;
-    for (int g = 0; g < groups; g++, group += kGroupBytes) {
-        if (part == 0) prefetch_group(group, kGroupBytes);
-        const uint8_t* line = group + part * kPartBytes;
-        const auto run = [&]<int... R>(std::integer_sequence<int, R...>) {
-            Sum sums[ROWS] = {Sum(FORMAT == Format::Q4_1 ? 0 : x.starts[R * groups + g])...};
-            const int8_t* codes = x.codes + g * kGroup;
-            if constexpr (kNibbles) {
-                for (int j = 0; j < 4; j++) {
-                    const Codes both = load_codes(line + j * kLineBytes);
-                    const Codes low = low_nibbles(both), high = high_nibbles(both);
-                    (sums[R].add(low, codes + ptrdiff_t(R) * x.columns + 8 * j), ...);
-                    (sums[R].add(high, codes + ptrdiff_t(R) * x.columns + 8 * j + 4), ...);
-                }
-            } else {
-                for (int j = 0; j < 8; j++) {
-                    const Codes bytes = load_codes(line + j * kLineBytes);
-                    (sums[R].add(bytes, codes + ptrdiff_t(R) * x.columns + 4 * j), ...);
-                }
-            }
-            const auto* scale_half = reinterpret_cast<const uint16_t*>(group + kCodeBytes) + part * kLanes;
-            const Floats scale = load_half(scale_half);
-            ((totals[R] = fma(to_floats(sums[R].finish()), mul(scale, set(x.scales[R * groups + g])), totals[R])), ...);
-            if constexpr (FORMAT == Format::Q4_1) {
-                const Floats minimum = load_half(scale_half + kChannels);
-                ((totals[R] = fma(minimum, set(x.sums[R * groups + g]), totals[R])), ...);
-            }
-        };
-        run(std::make_integer_sequence<int, ROWS>{});
-    }
-    for (int r = 0; r < ROWS; r++) store(out + r * stride + part * kLanes, totals[r]);
-}
-
-template <Format FORMAT>
-inline Floats load_weights(const uint8_t* p) {
-    if constexpr (FORMAT == Format::F32) return load(reinterpret_cast<const float*>(p));
-    if constexpr (FORMAT == Format::F16) return load_half(reinterpret_cast<const uint16_t*>(p));
-    return load_bfloat(reinterpret_cast<const uint16_t*>(p));
-}
-
-// The same for weights that are numbers. Even and odd inputs have a sum each: one chain of additions would wait for
-// itself more than for memory.
-template <Format FORMAT, int ROWS>
-inline void plain_tile(const uint8_t* weights, int groups, int part, const Activations& x, float* out,
-                       ptrdiff_t stride) {
-    constexpr int kBytes = FORMAT == Format::F32 ? 4 : 2;
-    constexpr int kStep = kChannels * kBytes;
-    Floats even[ROWS], odd[ROWS];
-    for (int r = 0; r < ROWS; r++) even[r] = odd[r] = zero();
-    const uint8_t* p = weights + part * kLanes * kBytes;
-    for (int i = 0; i < groups * kGroup; i += 2, p += 2 * kStep) {
-        if (part == 0) prefetch_group(p, 2 * kStep);
-        const Floats first = load_weights<FORMAT>(p), second = load_weights<FORMAT>(p + kStep);
-        for (int r = 0; r < ROWS; r++) {
-            const float* value = x.values + ptrdiff_t(r) * x.columns + i;
-            even[r] = fma(first, set(value[0]), even[r]);
-            odd[r] = fma(second, set(value[1]), odd[r]);
-        }
-    }
-    for (int r = 0; r < ROWS; r++) store(out + r * stride + part * kLanes, add(even[r], odd[r]));
-}
-
-template <Format FORMAT, int ROWS>
-inline void tile(const uint8_t* weights, int groups, const Activations& x, float* out, ptrdiff_t stride) {
-    for (int part = 0; part < kParts; part++) {
-        if constexpr (FORMAT == Format::Q4_0 || FORMAT == Format::Q4_1 || FORMAT == Format::Q8_0)
-            quantised_tile<FORMAT, ROWS>(weights, groups, part, x, out, stride);
-        else
-            plain_tile<FORMAT, ROWS>(weights, groups, part, x, out, stride);
-    }
-}
-
-// Up to kTileRows rows share every weight that was loaded and unpacked.
-template <Format FORMAT>
-void block_product(const uint8_t* weights, int groups, const Activations& x, int rows, float* out, ptrdiff_t stride) {
-    int row = 0;
-    for (; rows - row >= kTileRows; row += kTileRows)
-        tile<FORMAT, kTileRows>(weights, groups, x.from(row), out + row * stride, stride);
-    const auto rest = [&]<int... R>(std::integer_sequence<int, R...>) {
-        ((rows - row == R + 1 ? tile<FORMAT, R + 1>(weights, groups, x.from(row), out + row * stride, stride) : void()),
-         ...);
-    };
-    rest(std::make_integer_sequence<int, kTileRows - 1>{});
-}
-
-void product(const Matrix& matrix, int block, const Activations& x, int rows, float* out, ptrdiff_t stride) {
-    const uint8_t* weights = matrix.block(block);
-    const int groups = matrix.groups();
-    switch (matrix.format) {
-        case Format::F32: return block_product<Format::F32>(weights, groups, x, rows, out, stride);
-        case Format::F16: return block_product<Format::F16>(weights, groups, x, rows, out, stride);
-        case Format::BF16: return block_product<Format::BF16>(weights, groups, x, rows, out, stride);
-        case Format::Q4_0: return block_product<Format::Q4_0>(weights, groups, x, rows, out, stride);
-        case Format::Q4_1: return block_product<Format::Q4_1>(weights, groups, x, rows, out, stride);
-        case Format::Q8_0: return block_product<Format::Q8_0>(weights, groups, x, rows, out, stride);
-    }
-}
 
 // ---- One row at a time ---------------------------------------------------------------------------------------------
 
@@ -143,21 +19,29 @@ void normalise(const float* x, const float* weight, float epsilon, int count, fl
     for (int i = 0; i < count; i += kLanes) store(out + i, mul(mul(load(x + i), factor), load(weight + i)));
 }
 
-void quantise(const float* x, int count, int8_t* codes, float* scales, int32_t* starts, float* sums) {
-    for (int group = 0; group < count / kGroup; group++, x += kGroup, codes += kGroup) {
+void quantise(const float* x, int count, const Activations& out) {
+    constexpr int kHalf = kGroup / 2;
+    for (int group = 0; group < count / kGroup; group++, x += kGroup) {
+        int8_t* codes = out.codes + group * kGroup;
         Floats peak = zero();
         for (int i = 0; i < kGroup; i += kLanes) peak = max(peak, abs(load(x + i)));
-        const float largest_value = largest(peak);
+        const float largest_value = largest(peak), scale = largest_value / 127.0f;
         const Floats inverse = set(largest_value > 0 ? 127.0f / largest_value : 0.0f);
-        int32_t sum = 0;
-        for (int i = 0; i < kGroup; i += kLanes) {
-            // The limits matter for infinities only, and keep what follows defined.
-            const Floats whole = round(mul(load(x + i), inverse));
-            sum += store_codes(codes + i, max(min(whole, set(127.0f)), set(-127.0f)));
+        int32_t whole_sum = 0;
+        for (int half = 0; half < 2; half++) {
+            int32_t sum = 0;
+            for (int i = half * kHalf; i < (half + 1) * kHalf; i += kLanes) {
+                // The limits matter for infinities only, and keep what follows defined.
+                const Floats whole = round(mul(load(x + i), inverse));
+                sum += store_codes(codes + i, max(min(whole, set(127.0f)), set(-127.0f)));
+            }
+            out.starts16[2 * group + half] = -4 * sum;
+            out.sums16[2 * group + half] = scale * float(sum);
+            whole_sum += sum;
         }
-        scales[group] = largest_value / 127.0f;
-        starts[group] = -8 * sum;
-        sums[group] = scales[group] * float(sum);
+        out.scales[group] = scale;
+        out.starts[group] = -8 * whole_sum;
+        out.sums[group] = scale * float(whole_sum);
     }
 }
 

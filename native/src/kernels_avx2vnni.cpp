@@ -1,7 +1,7 @@
 #define SLIPSTREAM_AVXVNNI
 #include "simd_avx2.hpp"
 
-#include <type_traits>
+#include <bit>
 #include <utility>
 
 #define SLIPSTREAM_NAME "avx2vnni"

@@ -1,9 +1,9 @@
 #include "simd_avx512.hpp"
 
-#include <type_traits>
+#include <bit>
 #include <utility>
 
-#define SLIPSTREAM_NAME "avx512vnni"
+#define SLIPSTREAM_NAME "avx512"
 namespace slipstream::avx512 {
 #include "kernels.inl"
 }

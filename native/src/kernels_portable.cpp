@@ -1,6 +1,6 @@
 #include "simd_portable.hpp"
 
-#include <type_traits>
+#include <bit>
 #include <utility>
 
 #define SLIPSTREAM_NAME "portable"

@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <tuple>
 
+#include "buffers.hpp"
 #include "model.hpp"
 #include "roofline.hpp"
 
@@ -44,18 +45,18 @@ class Signals {
     std::unique_ptr<nb::python_error> error_;
 };
 
-// Name, type, rows, columns, offset.
-using PythonPlace = std::tuple<std::string, int, int64_t, int64_t, int64_t>;
+// Name, type, rows, columns, file, offset.
+using PythonPlace = std::tuple<std::string, int, int64_t, int64_t, int, int64_t>;
 
 std::vector<TensorPlace> places_of(const std::vector<PythonPlace>& tensors) {
     std::vector<TensorPlace> places;
-    for (const auto& [name, format, rows, columns, offset] : tensors)
-        places.push_back({name, format, rows, columns, offset});
+    for (const auto& [name, format, rows, columns, file, offset] : tensors)
+        places.push_back({name, format, rows, columns, file, offset});
     return places;
 }
 
-std::shared_ptr<Weights> load_weights(const std::string& path, const std::vector<PythonPlace>& tensors, int threads,
-                                      const nb::object& progress) {
+std::shared_ptr<Weights> load_weights(const std::vector<std::string>& paths, const std::vector<PythonPlace>& tensors,
+                                      int threads, const nb::object& progress) {
     std::unique_ptr<nb::python_error> error;
     const auto report = [&](double done) {
         const nb::gil_scoped_acquire gil;
@@ -71,7 +72,7 @@ std::shared_ptr<Weights> load_weights(const std::string& path, const std::vector
     try {
         const nb::gil_scoped_release unlocked;
         const auto pool = ThreadPool::shared(threads);
-        return std::make_shared<Weights>(path, places_of(tensors), *pool, report);
+        return std::make_shared<Weights>(paths, places_of(tensors), *pool, report);
     } catch (const Abandoned&) {
         throw nb::python_error(std::move(*error));
     }
@@ -256,15 +257,10 @@ std::vector<float> multiply(const Weights& weights, int tensor, const std::strin
     if (rows < 1 || int64_t(values.size()) != int64_t(rows) * matrix.columns)
         throw std::invalid_argument("values must be rows x columns");
     const Kernels& kernels = kernels_for(instruction_set);
-    const int groups = matrix.groups();
-    std::vector<float> copy = values, scales(rows * groups), sums(rows * groups);
-    std::vector<int8_t> codes(values.size());
-    std::vector<int32_t> starts(rows * groups);
-    const Activations x{matrix.columns, copy.data(), codes.data(), scales.data(), starts.data(), sums.data()};
-    for (int row = 0; row < rows; row++) {
-        const Activations to = x.from(row);
-        kernels.quantise(to.values, matrix.columns, to.codes, to.scales, to.starts, to.sums);
-    }
+    const ActivationBuffer buffer(rows, matrix.columns);
+    const Activations& x = buffer.view();
+    std::copy(values.begin(), values.end(), x.values);
+    for (int row = 0; row < rows; row++) kernels.quantise(x.from(row).values, matrix.columns, x.from(row));
     const int stride = matrix.blocks() * kChannels;
     std::vector<float> out(size_t(rows) * stride), result;
     for (int block = 0; block < matrix.blocks(); block++)
@@ -290,7 +286,7 @@ NB_MODULE(_native, m) {
     using namespace slipstream;
     nb::exception<BadFile>(m, "BadFile", PyExc_ValueError);
     m.def("instruction_sets", &instruction_sets);
-    m.def("load_weights", &load_weights, "path"_a, "tensors"_a, "threads"_a, "progress"_a.none());
+    m.def("load_weights", &load_weights, "paths"_a, "tensors"_a, "threads"_a, "progress"_a.none());
     m.def("weight_bytes", &weight_bytes, "tensors"_a);
     m.def("memory_needed", &memory_needed, nb::kw_only(), "windows"_a, "width"_a, "heads"_a, "key_value_heads"_a,
           "head_size"_a, "feed_forward"_a, "vocabulary"_a, "angles"_a, "sessions"_a, "context"_a, "rows"_a,

@@ -16,8 +16,12 @@
 #include <thread>
 #include <vector>
 
+#include "kernels.hpp"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace slipstream {
@@ -230,6 +234,24 @@ __attribute__((target("avx2"))) void dot_avx2(long rounds) {
     keep(sums);
 }
 
+__attribute__((target("avx512f,avx512bw"))) void dot_avx512(long rounds) {
+    constexpr int kRows = 8;
+    __m512i sums[kRows], weights = _mm512_set1_epi8(3), inputs = _mm512_set1_epi8(-5);
+    const __m512i ones = _mm512_set1_epi16(1);
+    for (auto& sum : sums) sum = _mm512_setzero_si512();
+    for (long round = 0; round < rounds; round++) {
+        for (auto& sum : sums) {
+            __m512i narrow = _mm512_setzero_si512();
+            for (int step = 0; step < kNarrowSteps; step++) {
+                SLIPSTREAM_OPAQUE(weights);
+                narrow = _mm512_add_epi16(narrow, _mm512_maddubs_epi16(weights, inputs));
+            }
+            sum = _mm512_add_epi32(sum, _mm512_madd_epi16(narrow, ones));
+        }
+    }
+    keep(sums);
+}
+
 __attribute__((target("avx512f"))) void fma_avx512(long rounds) {
     __m512 sums[kSums], weights = _mm512_set1_ps(0.5F), inputs = _mm512_set1_ps(0.25F);
     for (auto& sum : sums) sum = _mm512_setzero_ps();
@@ -253,37 +275,62 @@ __attribute__((target("avx2,fma"))) void fma_avx2(long rounds) {
 #undef SLIPSTREAM_OPAQUE
 #undef SLIPSTREAM_OPAQUE_VEX
 
-#endif
+#elif defined(__aarch64__)
 
-// Those that this CPU can run, best first.
-std::vector<Kernel> dot_kernels() {
-    std::vector<Kernel> kernels;
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512vnni")) kernels.push_back({"avx512vnni", kSums * 64, dot_avx512vnni});
-    if (__builtin_cpu_supports("avxvnni")) kernels.push_back({"avx2vnni", kSums * 32, dot_avx2vnni});
-    if (__builtin_cpu_supports("avx2")) kernels.push_back({"avx2", 4 * kNarrowSteps * 32, dot_avx2});
-#endif
-    kernels.push_back({"portable", kPortableLength, dot_portable});
-    return kernels;
+constexpr int kSums = 16;  // enough to hide the latency of four instructions a cycle
+
+__attribute__((target("arch=armv8.2-a+dotprod"))) void dot_neon(long rounds) {
+    int32x4_t sums[kSums];
+    int8x16_t weights = vdupq_n_s8(3);
+    const int8x16_t inputs = vdupq_n_s8(-5);
+    for (auto& sum : sums) sum = vdupq_n_s32(0);
+    for (long round = 0; round < rounds; round++) {
+        asm volatile("" : "+w"(weights));
+        for (auto& sum : sums) sum = vdotq_s32(sum, weights, inputs);
+    }
+    keep(sums);
 }
 
-std::vector<Kernel> fma_kernels() {
-    std::vector<Kernel> kernels;
-#if defined(__x86_64__)
-    const bool fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (__builtin_cpu_supports("avx512vnni")) kernels.push_back({"avx512vnni", kSums * 16, fma_avx512});
-    if (fma && __builtin_cpu_supports("avxvnni")) kernels.push_back({"avx2vnni", kSums * 8, fma_avx2});
-    if (fma) kernels.push_back({"avx2", kSums * 8, fma_avx2});
-#endif
-    kernels.push_back({"portable", kPortableLength, fma_portable});
-    return kernels;
+void fma_neon(long rounds) {
+    float32x4_t sums[kSums], weights = vdupq_n_f32(0.5F);
+    const float32x4_t inputs = vdupq_n_f32(0.25F);
+    for (auto& sum : sums) sum = vdupq_n_f32(0.0F);
+    for (long round = 0; round < rounds; round++) {
+        asm volatile("" : "+w"(weights));
+        for (auto& sum : sums) sum = vfmaq_f32(sum, weights, inputs);
+    }
+    keep(sums);
 }
 
-const Kernel& choose(const std::vector<Kernel>& kernels, std::string_view instruction_set) {
-    if (instruction_set.empty()) return kernels.front();
-    for (const Kernel& kernel : kernels)
-        if (kernel.instruction_set == instruction_set) return kernel;
-    throw std::invalid_argument("this CPU has no instruction set " + std::string(instruction_set));
+#endif
+
+constexpr Kernel kDots[] = {
+#if defined(__x86_64__)
+    {"avx512vnni", kSums * 64, dot_avx512vnni},    {"avx2vnni", kSums * 32, dot_avx2vnni},
+    {"avx512", 8 * kNarrowSteps * 64, dot_avx512}, {"avx2", 4 * kNarrowSteps * 32, dot_avx2},
+#elif defined(__aarch64__)
+    {"neon", kSums * 16, dot_neon},
+#endif
+    {"portable", kPortableLength, dot_portable},
+};
+
+constexpr Kernel kFmas[] = {
+#if defined(__x86_64__)
+    {"avx512vnni", kSums * 16, fma_avx512},      {"avx2vnni", kSums * 8, fma_avx2},
+    {"avx512", kSums * 16, fma_avx512},          {"avx2", kSums * 8, fma_avx2},
+#elif defined(__aarch64__)
+    {"neon", kSums * 4, fma_neon},
+#endif
+    {"portable", kPortableLength, fma_portable},
+};
+
+const Kernel& choose(std::span<const Kernel> kernels, std::string_view instruction_set) {
+    const std::vector<std::string> usable = instruction_sets();
+    const std::string_view name = instruction_set.empty() ? std::string_view(usable.front()) : instruction_set;
+    if (std::find(usable.begin(), usable.end(), name) != usable.end())
+        for (const Kernel& kernel : kernels)
+            if (kernel.instruction_set == name) return kernel;
+    throw std::invalid_argument("this CPU has no instruction set " + std::string(name));
 }
 
 // Rounds that take about kRunSeconds on one thread.
@@ -330,12 +377,12 @@ double measure_read(int threads, std::size_t bytes) {
 
 double measure_dot(int threads, std::string_view instruction_set) {
     require_threads(threads);
-    return multiply_rate(threads, choose(dot_kernels(), instruction_set));
+    return multiply_rate(threads, choose(kDots, instruction_set));
 }
 
 double measure_fma(int threads, std::string_view instruction_set) {
     require_threads(threads);
-    return multiply_rate(threads, choose(fma_kernels(), instruction_set));
+    return multiply_rate(threads, choose(kFmas, instruction_set));
 }
 
 std::size_t huge_page_bytes() {

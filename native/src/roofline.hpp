@@ -11,7 +11,7 @@ namespace slipstream {
 double measure_read(int threads, std::size_t bytes);
 
 // 1e9 8-bit multiply-adds a second of `threads` threads on data in registers, with the instructions that a matrix
-// product of this instruction set uses: "avx512vnni", "avx2vnni", "avx2" or "portable"; empty is the best this CPU has.
+// product of this instruction set uses, one of instruction_sets(); empty is the best this CPU has.
 // Throws std::invalid_argument for a name that is unknown or that this CPU lacks.
 double measure_dot(int threads, std::string_view instruction_set = {});
 

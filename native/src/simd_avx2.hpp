@@ -74,50 +74,87 @@ inline int32_t store_codes(int8_t* p, Floats a) {
     return _mm_cvtsi128_si32(words) + _mm_extract_epi32(words, 1);
 }
 
+// kLanes bytes as whole numbers.
+inline Ints widen(const uint8_t* p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+inline Ints widen(const int8_t* p) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+template <int FROM>
+inline Ints four_bits(Ints a) {
+    return _mm256_and_si256(_mm256_srli_epi32(a, FROM), _mm256_set1_epi32(15));
+}
+
 inline Codes load_codes(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
-inline Codes low_nibbles(Codes a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
-inline Codes high_nibbles(Codes a) { return low_nibbles(_mm256_srli_epi16(a, 4)); }
+// `COUNT` bits of each byte, from bit `FROM` to bit `TO`.
+template <int FROM, int COUNT, int TO>
+inline Codes bits(Codes a) {
+    if constexpr (FROM > TO) a = _mm256_srli_epi16(a, FROM - TO);
+    if constexpr (FROM < TO) a = _mm256_slli_epi16(a, TO - FROM);
+    return _mm256_and_si256(a, _mm256_set1_epi8(char(((1 << COUNT) - 1) << TO)));
+}
+inline Codes merge(Codes a, Codes b) { return _mm256_or_si256(a, b); }
+// The bytes of `table` [16] at the places `a`.
+inline Codes look_up(const uint8_t* table, Codes a) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))),
+                               a);
+}
 inline void prefetch_far(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 inline void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 inline Codes four_bytes(const int8_t* x) { return _mm256_set1_epi32(*reinterpret_cast<const int32_t*>(x)); }
 
+// Sums of products of unsigned codes of `BITS` bits with signed bytes: four at x with the codes `first`, and the four
+// behind them with `second`. They begin with start * 2^SHIFT, so that an offset of the codes costs next to nothing.
 #ifdef SLIPSTREAM_AVXVNNI
 
-struct NibbleSum {
-    Ints sum;
-    explicit NibbleSum(int32_t start) : sum(_mm256_set1_epi32(start)) {}
-    void add(Codes codes, const int8_t* x) { sum = _mm256_dpbusd_avx_epi32(sum, codes, four_bytes(x)); }
-    Ints finish() const { return sum; }
-};
+template <int BITS, int SHIFT>
+class CodeSum {
+   public:
+    explicit CodeSum(int32_t start) : sum_(_mm256_slli_epi32(_mm256_set1_epi32(start), SHIFT)) {}
+    void add(Codes first, Codes second, const int8_t* x) {
+        sum_ = _mm256_dpbusd_avx_epi32(sum_, first, four_bytes(x));
+        sum_ = _mm256_dpbusd_avx_epi32(sum_, second, four_bytes(x + 4));
+    }
+    Ints finish() const { return sum_; }
 
-struct ByteSum : NibbleSum {
-    explicit ByteSum(int32_t start) : NibbleSum(16 * start) {}
+   private:
+    Ints sum_;
 };
 
 #else
 
-// Pairs of products are added in 16 bits: eight times 2 * 15 * 127 = 30480 does not overflow.
-struct NibbleSum {
-    Ints sum = _mm256_setzero_si256();
-    int32_t start;
-    explicit NibbleSum(int32_t start) : start(start) {}
-    void add(Codes codes, const int8_t* x) { sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, four_bytes(x))); }
+// Pairs of products are added in 16 bits as far as they fit: with codes of four bits all 16 of a group, 16 * 15 * 127 =
+// 30480; with six bits four, 4 * 63 * 127 = 32004. Codes of eight bits are signed ones that are 128 too high: split
+// into magnitude and sign, two fit, 2 * 128 * 127 = 32512, and the offset is gone.
+template <int BITS, int SHIFT>
+class CodeSum {
+   public:
+    explicit CodeSum(int32_t start) : start_(start) {}
+    void add(Codes first, Codes second, const int8_t* x) {
+        if constexpr (BITS == 8) {
+            sum_ = _mm256_add_epi32(sum_, widened(signed_pairs(first, four_bytes(x))));
+            sum_ = _mm256_add_epi32(sum_, widened(signed_pairs(second, four_bytes(x + 4))));
+        } else {
+            const __m256i pairs = _mm256_add_epi16(_mm256_maddubs_epi16(first, four_bytes(x)),
+                                                   _mm256_maddubs_epi16(second, four_bytes(x + 4)));
+            sum_ = BITS <= 4 ? _mm256_add_epi16(sum_, pairs) : _mm256_add_epi32(sum_, widened(pairs));
+        }
+    }
     Ints finish() const {
-        return _mm256_add_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)), _mm256_set1_epi32(start));
+        if constexpr (BITS == 8) return sum_;
+        return _mm256_add_epi32(BITS <= 4 ? widened(sum_) : sum_, _mm256_slli_epi32(_mm256_set1_epi32(start_), SHIFT));
     }
-};
 
-// Products of 8 bits need signed codes split into magnitude and sign: 2 * 128 * 127 = 32512 still fits.
-struct ByteSum {
-    Ints sum = _mm256_setzero_si256();
-    explicit ByteSum(int32_t) {}
-    void add(Codes codes, const int8_t* x) {
+   private:
+    static Ints widened(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
+    static __m256i signed_pairs(Codes codes, __m256i x) {
         const __m256i signed_codes = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
-        const __m256i signed_x = _mm256_sign_epi8(four_bytes(x), signed_codes);
-        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(signed_codes), signed_x);
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+        return _mm256_maddubs_epi16(_mm256_abs_epi8(signed_codes), _mm256_sign_epi8(x, signed_codes));
     }
-    Ints finish() const { return sum; }
+
+    Ints sum_ = _mm256_setzero_si256();
+    int32_t start_;
 };
 
 #endif

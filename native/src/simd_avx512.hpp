@@ -1,4 +1,4 @@
-// 16 lanes with AVX-512 and its integer dot products (VNNI).
+// 16 lanes with AVX-512; integer dot products by VNNI where SLIPSTREAM_AVX512VNNI is defined.
 #pragma once
 
 #include <immintrin.h>
@@ -13,7 +13,13 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
-namespace slipstream::avx512 {
+#ifdef SLIPSTREAM_AVX512VNNI
+#define SLIPSTREAM_NAMESPACE avx512vnni
+#else
+#define SLIPSTREAM_NAMESPACE avx512
+#endif
+
+namespace slipstream::SLIPSTREAM_NAMESPACE {
 namespace {
 
 constexpr int kLanes = 16;
@@ -63,28 +69,91 @@ inline int32_t store_codes(int8_t* p, Floats a) {
 // Lanes 0..7 plus 8..15, then in halves again: one fixed order.
 inline float total(Floats a) { return _mm512_reduce_add_ps(a); }
 
+// kLanes bytes as whole numbers.
+inline Ints widen(const uint8_t* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline Ints widen(const int8_t* p) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+template <int FROM>
+inline Ints four_bits(Ints a) {
+    return _mm512_and_si512(_mm512_srli_epi32(a, FROM), _mm512_set1_epi32(15));
+}
+
 inline Codes load_codes(const uint8_t* p) { return _mm512_loadu_si512(p); }
-inline Codes low_nibbles(Codes a) { return _mm512_and_si512(a, _mm512_set1_epi8(15)); }
-inline Codes high_nibbles(Codes a) { return low_nibbles(_mm512_srli_epi16(a, 4)); }
+// `COUNT` bits of each byte, from bit `FROM` to bit `TO`.
+template <int FROM, int COUNT, int TO>
+inline Codes bits(Codes a) {
+    if constexpr (FROM > TO) a = _mm512_srli_epi16(a, FROM - TO);
+    if constexpr (FROM < TO) a = _mm512_slli_epi16(a, TO - FROM);
+    return _mm512_and_si512(a, _mm512_set1_epi8(char(((1 << COUNT) - 1) << TO)));
+}
+inline Codes merge(Codes a, Codes b) { return _mm512_or_si512(a, b); }
+// The bytes of `table` [16] at the places `a`.
+inline Codes look_up(const uint8_t* table, Codes a) {
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), a);
+}
 inline void prefetch_far(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 inline void prefetch(const uint8_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
+inline Codes four_bytes(const int8_t* x) { return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x)); }
 
-// Sums of products of unsigned codes with the four signed bytes at x, over a group. `start` is what the sum begins
-// with, so that an offset of the codes costs nothing.
-struct NibbleSum {
-    Ints sum;
-    explicit NibbleSum(int32_t start) : sum(_mm512_set1_epi32(start)) {}
-    void add(Codes codes, const int8_t* x) {
-        sum = _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(x)));
-    }
-    Ints finish() const { return sum; }
-};
+// Sums of products of unsigned codes of `BITS` bits with signed bytes: four at x with the codes `first`, and the four
+// behind them with `second`. They begin with start * 2^SHIFT, so that an offset of the codes costs next to nothing.
+#ifdef SLIPSTREAM_AVX512VNNI
 
-// The same for codes of eight bits that are 128 too high; `start` is -8 * sum of the bytes.
-struct ByteSum : NibbleSum {
+template <int BITS, int SHIFT>
+class CodeSum {
+   public:
     // Shifted as a vector: from a scalar register the broadcast would take a unit that the products need.
-    explicit ByteSum(int32_t start) : NibbleSum(start) { sum = _mm512_slli_epi32(sum, 4); }
+    explicit CodeSum(int32_t start) : sum_(_mm512_slli_epi32(_mm512_set1_epi32(start), SHIFT)) {}
+    void add(Codes first, Codes second, const int8_t* x) {
+        sum_ = _mm512_dpbusd_epi32(sum_, first, four_bytes(x));
+        sum_ = _mm512_dpbusd_epi32(sum_, second, four_bytes(x + 4));
+    }
+    Ints finish() const { return sum_; }
+
+   private:
+    Ints sum_;
 };
+
+#else
+
+// Pairs of products are added in 16 bits as far as they fit: with codes of four bits all 16 of a group, 16 * 15 * 127 =
+// 30480; with six bits four, 4 * 63 * 127 = 32004. Codes of eight bits are signed ones that are 128 too high: split
+// into magnitude and sign, two fit, 2 * 128 * 127 = 32512, and the offset is gone.
+template <int BITS, int SHIFT>
+class CodeSum {
+   public:
+    explicit CodeSum(int32_t start) : start_(start) {}
+    void add(Codes first, Codes second, const int8_t* x) {
+        if constexpr (BITS == 8) {
+            sum_ = _mm512_add_epi32(sum_, widened(signed_pairs(first, four_bytes(x))));
+            sum_ = _mm512_add_epi32(sum_, widened(signed_pairs(second, four_bytes(x + 4))));
+        } else {
+            const __m512i pairs = _mm512_add_epi16(_mm512_maddubs_epi16(first, four_bytes(x)),
+                                                   _mm512_maddubs_epi16(second, four_bytes(x + 4)));
+            sum_ = BITS <= 4 ? _mm512_add_epi16(sum_, pairs) : _mm512_add_epi32(sum_, widened(pairs));
+        }
+    }
+    Ints finish() const {
+        if constexpr (BITS == 8) return sum_;
+        return _mm512_add_epi32(BITS <= 4 ? widened(sum_) : sum_, _mm512_slli_epi32(_mm512_set1_epi32(start_), SHIFT));
+    }
+
+   private:
+    static Ints widened(__m512i pairs) { return _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)); }
+    static __m512i signed_pairs(Codes codes, __m512i x) {
+        const __m512i signed_codes = _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
+        const __m512i signed_x = _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(signed_codes), _mm512_setzero_si512(), x);
+        return _mm512_maddubs_epi16(_mm512_abs_epi8(signed_codes), signed_x);
+    }
+
+    Ints sum_ = _mm512_setzero_si512();
+    int32_t start_;
+};
+
+#endif
 
 }  // namespace
-}  // namespace slipstream::avx512
+}  // namespace slipstream::SLIPSTREAM_NAMESPACE

@@ -114,36 +114,59 @@ inline int32_t store_codes(int8_t* p, Floats a) {
     return sum;
 }
 
+// kLanes bytes as whole numbers.
+template <class Byte>
+inline Ints widen(const Byte* p) {
+    Ints result;
+    for (int i = 0; i < kLanes; i++) result.lane[i] = int16_t{p[i]};
+    return result;
+}
+template <int FROM>
+inline Ints four_bits(Ints a) {
+    for (auto& lane : a.lane) lane = lane >> FROM & 15;
+    return a;
+}
+
 inline Codes load_codes(const uint8_t* p) {
     Codes codes;
     std::memcpy(codes.byte, p, sizeof codes.byte);
     return codes;
 }
-inline Codes low_nibbles(Codes a) {
-    for (auto& byte : a.byte) byte &= 15;
+// `COUNT` bits of each byte, from bit `FROM` to bit `TO`.
+template <int FROM, int COUNT, int TO>
+inline Codes bits(Codes a) {
+    for (auto& byte : a.byte) byte = uint8_t((byte >> FROM & ((1 << COUNT) - 1)) << TO);
     return a;
 }
-inline Codes high_nibbles(Codes a) {
-    for (auto& byte : a.byte) byte >>= 4;
+inline Codes merge(Codes a, const Codes& b) {
+    for (int i = 0; i < 4 * kLanes; i++) a.byte[i] |= b.byte[i];
+    return a;
+}
+// The bytes of `table` [16] at the places `a`.
+inline Codes look_up(const uint8_t* table, Codes a) {
+    for (auto& byte : a.byte) byte = table[byte];
     return a;
 }
 inline void prefetch_far(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
 inline void prefetch(const uint8_t* p) { __builtin_prefetch(p, 0, 3); }
 
-struct NibbleSum {
-    Ints sum;
-    explicit NibbleSum(int32_t start) {
-        for (auto& lane : sum.lane) lane = start;
+// Sums of products of unsigned codes with signed bytes: four at x with the codes `first`, and the four behind them with
+// `second`. They begin with start * 2^SHIFT.
+template <int BITS, int SHIFT>
+class CodeSum {
+   public:
+    explicit CodeSum(int32_t start) {
+        for (auto& lane : sum_.lane) lane = start * (1 << SHIFT);
     }
-    void add(const Codes& codes, const int8_t* x) {
+    void add(const Codes& first, const Codes& second, const int8_t* x) {
         for (int i = 0; i < kLanes; i++)
-            for (int j = 0; j < 4; j++) sum.lane[i] += int32_t(codes.byte[4 * i + j]) * x[j];
+            for (int j = 0; j < 4; j++)
+                sum_.lane[i] += int32_t(first.byte[4 * i + j]) * x[j] + int32_t(second.byte[4 * i + j]) * x[4 + j];
     }
-    Ints finish() const { return sum; }
-};
+    Ints finish() const { return sum_; }
 
-struct ByteSum : NibbleSum {
-    explicit ByteSum(int32_t start) : NibbleSum(16 * start) {}
+   private:
+    Ints sum_;
 };
 
 }  // namespace

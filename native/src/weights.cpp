@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <utility>
 
 namespace slipstream {
 namespace {
@@ -27,8 +28,10 @@ class File {
         }
         size_ = status.st_size;
     }
-    ~File() { ::close(descriptor_); }
-    File(const File&) = delete;
+    ~File() {
+        if (descriptor_ >= 0) ::close(descriptor_);
+    }
+    File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
 
     int64_t size() const { return size_; }
 
@@ -54,8 +57,9 @@ Matrix shape_of(const TensorPlace& place) {
     if (!is_known(place.format)) throw BadFile(place.name + " has a type that the native runtime does not know");
     if (place.rows < 1 || place.columns < 1 || place.rows > kLargest || place.columns > kLargest)
         throw BadFile(place.name + " has an impossible shape");
-    if (place.columns % group_inputs(Format(place.format)) != 0 || place.columns % kGroup != 0)
-        throw BadFile(place.name + " has rows that are no multiple of 32");
+    const int inputs = layout_of(Format(place.format)).inputs;
+    if (place.columns % inputs != 0)
+        throw BadFile(place.name + " has rows that are no multiple of " + std::to_string(inputs));
     Matrix matrix;
     matrix.format = Format(place.format);
     matrix.rows = int(place.rows);
@@ -63,7 +67,7 @@ Matrix shape_of(const TensorPlace& place) {
     return matrix;
 }
 
-int64_t file_row_bytes(const Matrix& matrix) { return int64_t(matrix.groups()) * file_group_bytes(matrix.format); }
+int64_t file_row_bytes(const Matrix& matrix) { return int64_t(matrix.groups()) * layout_of(matrix.format).file_bytes; }
 
 void check_place(const TensorPlace& place, const Matrix& matrix, int64_t file_size) {
     const int64_t bytes = file_row_bytes(matrix) * matrix.rows;  // below 2^62: both factors are below 2^31 x 4
@@ -99,12 +103,14 @@ size_t Weights::bytes_for(const std::vector<TensorPlace>& places) {
     return bytes;
 }
 
-Weights::Weights(const std::string& path, std::vector<TensorPlace> places, ThreadPool& pool, const Progress& progress)
+Weights::Weights(const std::vector<std::string>& paths, std::vector<TensorPlace> places, ThreadPool& pool,
+                 const Progress& progress)
     : places_(std::move(places)) {
-    const File file(path);
+    std::vector<File> files;
+    for (const std::string& path : paths) files.emplace_back(path);
     for (const TensorPlace& place : places_) {
         matrices_.push_back(shape_of(place));
-        check_place(place, matrices_.back(), file.size());
+        check_place(place, matrices_.back(), files.at(place.file).size());
     }
     arena_ = Memory(bytes_for(places_));
     uint8_t* next = arena_.data();
@@ -122,7 +128,8 @@ Weights::Weights(const std::string& path, std::vector<TensorPlace> places, Threa
         const int first = piece.first_block * kChannels;
         const int rows = std::min(piece.blocks * kChannels, matrix.rows - first);
         buffer.resize(rows * row_bytes);
-        if (!file.read(buffer.data(), buffer.size(), places_[piece.tensor].offset + first * row_bytes)) return false;
+        const TensorPlace& place = places_[piece.tensor];
+        if (!files[place.file].read(buffer.data(), buffer.size(), place.offset + first * row_bytes)) return false;
         for (int row = 0; row < rows; row += kChannels) {
             auto* target = const_cast<uint8_t*>(matrix.block((first + row) / kChannels));
             repack_block(matrix.format, buffer.data() + row * row_bytes, std::min(kChannels, rows - row),

@@ -19,7 +19,8 @@ struct TensorPlace {
     int format = 0;       // the file's number for its type
     int64_t rows = 0;     // 1 for a vector
     int64_t columns = 0;  // numbers in a row
-    int64_t offset = 0;   // from the start of the file, in bytes
+    int file = 0;         // which of the model's files has it
+    int64_t offset = 0;   // from the start of that file, in bytes
 };
 
 // Called on the loading thread with the fraction done; returning false abandons the load.
@@ -35,7 +36,8 @@ class Weights {
    public:
     // Reads and repacks on all threads. Memory is the arena and a megabyte or so for each thread.
     // Throws BadFile, std::bad_alloc, Abandoned.
-    Weights(const std::string& path, std::vector<TensorPlace> places, ThreadPool& pool, const Progress& progress);
+    Weights(const std::vector<std::string>& paths, std::vector<TensorPlace> places, ThreadPool& pool,
+            const Progress& progress);
 
     const Matrix& matrix(int index) const { return matrices_.at(index); }
     const std::string& name(int index) const { return places_.at(index).name; }

@@ -1,8 +1,9 @@
-// Runs all tests, or those whose names contain the argument.
+// Runs all tests, or those whose names contain the argument; says with which instruction sets.
 #include <chrono>
 #include <cstring>
 
 #include "check.hpp"
+#include "kernels.hpp"
 
 int main(int count, char** arguments) {
     using namespace slipstream::tests;
@@ -17,6 +18,8 @@ int main(int count, char** arguments) {
         std::fflush(stdout);
         run++;
     }
-    std::printf("%d tests, %d failures\n", run, failures.load());
+    std::printf("%d tests, %d failures, with", run, failures.load());
+    for (const std::string& name : slipstream::instruction_sets()) std::printf(" %s", name.c_str());
+    std::printf("\n");
     return run == 0 || failures > 0;
 }

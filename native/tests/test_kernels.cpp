@@ -33,18 +33,23 @@ bool close(double found, double expected, double tolerance) { return std::abs(fo
 // Rows of activations with the memory behind them.
 struct Rows {
     Rows(const Kernels& kernels, int rows, int columns, std::mt19937& chance)
-        : values(normals(size_t(rows) * columns, chance)),
+        : Rows(normals(size_t(rows) * columns, chance)) {
+        for (int row = 0; row < rows; row++) {
+            const Activations to = view(columns).from(row);
+            kernels.quantise(to.values, columns, to);
+        }
+    }
+    explicit Rows(std::vector<float> numbers)
+        : values(std::move(numbers)),
           codes(values.size()),
           scales(values.size() / kGroup),
           sums(scales.size()),
-          starts(scales.size()) {
-        for (int row = 0; row < rows; row++) {
-            const Activations to = view(columns).from(row);
-            kernels.quantise(to.values, columns, to.codes, to.scales, to.starts, to.sums);
-        }
-    }
+          sums16(2 * scales.size()),
+          starts(scales.size()),
+          starts16(2 * scales.size()) {}
     Activations view(int columns) {
-        return {columns, values.data(), codes.data(), scales.data(), starts.data(), sums.data()};
+        return {columns,       values.data(), codes.data(),    scales.data(),
+                starts.data(), sums.data(),   starts16.data(), sums16.data()};
     }
     // What a matrix of this format multiplies.
     double number(Format format, size_t index) const {
@@ -53,8 +58,8 @@ struct Rows {
 
     std::vector<float> values;
     std::vector<int8_t> codes;
-    std::vector<float> scales, sums;
-    std::vector<int32_t> starts;
+    std::vector<float> scales, sums, sums16;
+    std::vector<int32_t> starts, starts16;
 };
 
 struct Packed {
@@ -76,7 +81,8 @@ struct Packed {
 };
 
 void check_product(const Kernels& kernels, Format format, int rows, std::mt19937& chance) {
-    const int columns = kGroup * int(1 + chance() % 6), channels = int(1 + chance() % 40);
+    const int inputs = layout_of(format).inputs;
+    const int columns = inputs * int(1 + chance() % (inputs == kGroup ? 6 : 3)), channels = int(1 + chance() % 40);
     Packed packed(format, channels, columns, chance);
     Rows x(kernels, rows, columns, chance);
     const int stride = packed.matrix.blocks() * kChannels;
@@ -113,27 +119,29 @@ TEST(products) {
 
 TEST(quantised_activations) {
     each_set([](const Kernels& kernels, std::mt19937& chance) {
-        std::vector<float> x = normals(4 * kGroup, chance);
+        Rows rows(normals(4 * kGroup, chance));
+        std::vector<float>& x = rows.values;
         std::fill(x.begin() + kGroup, x.begin() + 2 * kGroup, 0.0f);
         x[2 * kGroup] = 1e-38f;
         x[3 * kGroup] = INFINITY;
         x[3 * kGroup + 1] = NAN;
-        std::vector<int8_t> codes(x.size());
-        std::vector<float> scales(4), sums(4);
-        std::vector<int32_t> starts(4);
-        kernels.quantise(x.data(), int(x.size()), codes.data(), scales.data(), starts.data(), sums.data());
+        kernels.quantise(x.data(), int(x.size()), rows.view(int(x.size())));
         for (int group = 0; group < 3; group++) {
             float largest = 0;
             for (int i = 0; i < kGroup; i++) largest = std::max(largest, std::abs(x[group * kGroup + i]));
-            CHECK(scales[group] == largest / 127);
-            int sum = 0;
+            CHECK(rows.scales[group] == largest / 127);
+            int sums[2] = {0, 0};
             for (int i = 0; i < kGroup; i++) {
-                const int code = codes[group * kGroup + i];
+                const int code = rows.codes[group * kGroup + i];
                 CHECK(code == std::nearbyint(x[group * kGroup + i] * (largest > 0 ? 127 / largest : 0)));
-                sum += code;
+                sums[i / 16] += code;
             }
-            CHECK(starts[group] == -8 * sum);
-            CHECK(sums[group] == scales[group] * float(sum));
+            CHECK(rows.starts[group] == -8 * (sums[0] + sums[1]));
+            CHECK(rows.sums[group] == rows.scales[group] * float(sums[0] + sums[1]));
+            for (int half = 0; half < 2; half++) {
+                CHECK(rows.starts16[2 * group + half] == -4 * sums[half]);
+                CHECK(rows.sums16[2 * group + half] == rows.scales[group] * float(sums[half]));
+            }
         }
     });
 }

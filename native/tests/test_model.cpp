@@ -22,7 +22,7 @@ struct Files {
         std::mt19937 chance(5);
         int next = 0;
         const auto matrix = [&](int rows, int columns) {
-            return file.add(tests::kFormats[next++ % 6], rows, columns, chance);
+            return file.add(tests::kFormats[next++ % tests::kShortFormats], rows, columns, chance);
         };
         const auto norm = [&] { return file.add(Format::F32, 1, kWidth, chance); };
         const int embedding = matrix(kVocabulary, kWidth), output_norm = norm();
@@ -34,7 +34,7 @@ struct Files {
             tensors.push_back(rows[part] == 1 ? norm() : matrix(rows[part], columns[part]));
         }
         ThreadPool pool(2);
-        weights = std::make_shared<Weights>(file.path(), file.places(), pool, [](double) { return true; });
+        weights = std::make_shared<Weights>(std::vector{file.path()}, file.places(), pool, [](double) { return true; });
         const auto at = [&](int part) { return weights->matrix(tensors[part]); };
         const auto vector = [&](int index) {
             std::vector<float> numbers = weights->vector(index);

@@ -17,24 +17,44 @@ const Progress kSilent = [](double) { return true; };
 
 TEST(tensors_of_all_formats_are_read) {
     std::mt19937 chance(1), again(1);
+    constexpr int kRows = 300, kGroups = 3;
+    const auto columns = [](Format format) { return kGroups * layout_of(format).inputs; };
     TensorFile file;
-    for (Format format : kFormats) file.add(format, 700, 96, chance);
+    for (Format format : kFormats) file.add(format, kRows, columns(format), chance);
     for (int threads : {1, 3}) {
         ThreadPool pool(threads);
-        const Weights weights(file.path(), file.places(), pool, kSilent);
+        const Weights weights({file.path()}, file.places(), pool, kSilent);
         again.seed(1);
         for (int tensor = 0; tensor < weights.count(); tensor++) {
-            const auto source = tests::random_tensor(kFormats[tensor], 700, 96, again);
-            const size_t row_bytes = source.size() / 700;
+            const Format format = kFormats[tensor];
+            const auto source = tests::random_tensor(format, kRows, columns(format), again);
+            const size_t row_bytes = source.size() / kRows;
             std::vector<uint8_t> block(weights.matrix(tensor).block_bytes());
-            for (int row : {0, 17, 688, 699}) {  // the last block has 12 rows
+            for (int row : {0, 17, 288, 299}) {  // the last block has 12 rows
                 const int first = row / kChannels * kChannels;
-                repack_block(kFormats[tensor], source.data() + first * row_bytes, std::min(kChannels, 700 - first), 3,
+                repack_block(format, source.data() + first * row_bytes, std::min(kChannels, kRows - first), kGroups,
                              block.data());
                 CHECK(std::equal(block.begin(), block.end(), weights.matrix(tensor).block(row / kChannels)));
             }
         }
     }
+}
+
+TEST(tensors_of_several_files) {
+    std::mt19937 chance(1);
+    TensorFile one, other;
+    one.add(Format::F32, 1, 64, chance);
+    other.add(Format::F32, 1, 32, chance);
+    other.add(Format::F32, 1, 64, chance);
+    std::vector<TensorPlace> places = {other.places()[1], one.places()[0]};
+    places[0].file = 1;
+    ThreadPool pool(2);
+    const Weights both({one.path(), other.path()}, places, pool, kSilent);
+    const Weights alone({other.path()}, {other.places()[1]}, pool, kSilent);
+    CHECK(both.vector(0) == alone.vector(0));
+    CHECK(both.vector(0) != both.vector(1));
+    places[1].offset = 128;  // beyond the end of the first file, not of the second
+    CHECK(throws<BadFile>([&] { Weights({one.path(), other.path()}, places, pool, kSilent); }));
 }
 
 TEST(progress_is_told_and_may_end_it) {
@@ -44,12 +64,12 @@ TEST(progress_is_told_and_may_end_it) {
     const auto& places = file.places();
     ThreadPool pool(1);
     std::vector<double> told;
-    Weights(file.path(), places, pool, [&](double done) {
+    Weights({file.path()}, places, pool, [&](double done) {
         told.push_back(done);
         return true;
     });
     CHECK(told.size() == 5 && told.back() == 1 && std::is_sorted(told.begin(), told.end()));
-    CHECK(throws<Abandoned>([&] { Weights(file.path(), places, pool, [](double) { return false; }); }));
+    CHECK(throws<Abandoned>([&] { Weights({file.path()}, places, pool, [](double) { return false; }); }));
 }
 
 TEST(bad_places_are_refused) {
@@ -61,7 +81,7 @@ TEST(bad_places_are_refused) {
     const auto refused = [&](auto change) {
         TensorPlace place = good;
         change(place);
-        return throws<BadFile>([&] { Weights(file.path(), {place}, pool, kSilent); });
+        return throws<BadFile>([&] { Weights({file.path()}, {place}, pool, kSilent); });
     };
     CHECK(!refused([](TensorPlace&) {}));
     for (int64_t offset : {int64_t(-1), int64_t(1), int64_t(1) << 40, INT64_MAX, INT64_MIN})
@@ -73,10 +93,11 @@ TEST(bad_places_are_refused) {
     CHECK(refused([](TensorPlace& place) { place.rows = 65; }));
     CHECK(refused([](TensorPlace& place) { place.columns = 63; }));
     CHECK(refused([](TensorPlace& place) { place.rows = place.columns = (int64_t(1) << 30) - 32; }));
-    for (int format : {-1, 4, 12, 77, 1 << 30}) CHECK(refused([&](TensorPlace& place) { place.format = format; }));
+    for (int format : {-1, 4, int(Format::Q4_K), 77, 1 << 30})
+        CHECK(refused([&](TensorPlace& place) { place.format = format; }));
     CHECK(refused([](TensorPlace& place) { place.format = int(Format::F32); }));
-    CHECK(throws<BadFile>([&] { Weights("/nowhere/at/all", {good}, pool, kSilent); }));
-    CHECK(throws<BadFile>([&] { Weights("/tmp", {good}, pool, kSilent); }));
+    CHECK(throws<BadFile>([&] { Weights({"/nowhere/at/all"}, {good}, pool, kSilent); }));
+    CHECK(throws<BadFile>([&] { Weights({"/tmp"}, {good}, pool, kSilent); }));
 }
 
 }  // namespace

@@ -51,3 +51,43 @@ def test_what_the_native_runtime_cannot_run_is_llamacpp_s(
     fake_native.install(monkeypatch, {two_models.name: "it is a test"})
     _, good, *_ = json.loads(cli("models", "--json").out)
     assert good["runtime"] == "llamacpp"
+
+
+def test_a_model_is_explained_in_a_line_for_each_fact(
+    cli: Cli, two_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_native.uninstall(monkeypatch)
+    result = cli("models", "--explain", str(two_models), "--ctx", "64")
+    assert result.code == 0
+    facts = dict(line.split("\t") for line in result.out.splitlines())
+    assert list(facts) == ["model", "architecture", "formats", "runtime", "computes on", "memory", "speed"]
+    assert facts["model"] == "good[31m.gguf"
+    assert facts["architecture"].startswith("llama: ")
+    assert "because the native runtime is not built" in facts["runtime"]
+    assert "with a context of 64 tokens" in facts["memory"]
+    assert "slipstream bench" in facts["speed"], "nothing to measure with"
+
+
+def test_an_explanation_as_json(cli: Cli, two_models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_native.uninstall(monkeypatch)
+    found = json.loads(cli("models", "--explain", str(two_models), "--json").out)
+    assert found["path"] == str(two_models)
+    assert found["memory_bytes"]["buffers"] is None
+    assert found["most_tokens_per_second"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--explain", "nobody"], "There is no model called 'nobody'"),
+        (["--explain", "{folder}/damaged.gguf"], "damaged"),
+        (["--explain", "{good}", "--ctx", "1"], "context length must be"),
+    ],
+)
+def test_what_cannot_be_explained_is_one_sentence(
+    cli: Cli, two_models: Path, arguments: list[str], sentence: str
+) -> None:
+    result = cli("models", *(one.format(folder=two_models.parent, good=two_models) for one in arguments))
+    assert result.code != 0
+    assert sentence in result.err
+    assert result.out == ""

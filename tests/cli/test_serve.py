@@ -95,6 +95,28 @@ def test_flags_come_before_the_environment_and_that_before_the_file(
     assert [(one["path"], one["status"]) for one in logged] == [("/props", 401), ("/props", 200)]
 
 
+def test_a_key_file_named_by_flag_comes_before_a_key_in_the_environment(
+    processes: list[Process], model: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "key"
+    file.write_text("from file\n")
+    process = Process("-m", str(model), "--api-key-file", str(file), SLIPSTREAM_API_KEY="from environment")
+    processes.append(process)
+    for key, status in (("from file", 200), ("from environment", 401)):
+        answer = httpx.get(f"{process.url}/props", headers={"Authorization": f"Bearer {key}"})
+        assert answer.status_code == status
+
+
+def test_the_port_is_tried_before_the_model_is_loaded(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = subprocess.run(
+            [sys.executable, "-m", "slipstream", "serve", "-m", str(tmp_path / "none.gguf"),
+             "--port", str(taken.getsockname()[1])],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert "choose another --port" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

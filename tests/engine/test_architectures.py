@@ -55,11 +55,11 @@ def test_the_same_ids_with_speculation_on_and_off(pair: tuple[Engine, list[Draft
 
 
 @pytest.mark.model
-def test_gemma3_drafts_for_itself(gemma3_q8: Path) -> None:
-    target, draft = (load_native(gemma3_q8, context_length=1024) for _ in range(2))
+def test_gemma3_drafts_for_itself(gemma3_270m: Path) -> None:
+    target, draft = (load_native(gemma3_270m, context_length=1024) for _ in range(2))
     engine = Engine(target, policy=FixedLength(4))
     drafters: list[Drafter] = [ModelDrafter(draft)]
     long = Path(__file__).parents[2].joinpath("README.md").read_text(encoding="utf-8")  # beyond a window
-    assert check(engine, drafters, ["def fibonacci(n):", long[:2700]], 16) > 30
+    assert check(engine, drafters, [long[:2500]], 16) > 15
     for model in (target, draft):
         model.close()

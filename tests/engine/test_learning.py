@@ -93,10 +93,13 @@ def test_acceptance_and_the_balance_outlive_the_program(
     with Engine.load(tiny, draft="suffix", options=OPTIONS) as engine:
         engine.generate("abcabcabcabc", max_tokens=60, seed=1, temperature=0)
         seen, balance = policy_of(engine).acceptance.seen("suffix"), policy_of(engine).bank.balance
+        tries = policy_of(engine).tries
     assert seen > 0
+    assert tries > 0
     with Engine.load(tiny, draft="suffix", options=OPTIONS) as engine:
         assert 0 < policy_of(engine).acceptance.seen("suffix") <= min(seen, learning.REMEMBERED) + 0.01
         assert policy_of(engine).bank.balance == pytest.approx(balance)
+        assert policy_of(engine).tries == pytest.approx(tries)
     with Engine.load(tiny, draft=f"suffix+{tiny}", options=OPTIONS) as engine:
         assert policy_of(engine).acceptance.seen("suffix") == 0, "other drafters, another account"
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from slipstream.core.protocols import Growth
+from slipstream.core.protocols import Growth, SequenceView
 from slipstream.core.tree import Draft
 from slipstream.draft import BaseDrafter
 from slipstream.policy import Acceptance, AdaptivePolicy, CostTable, ExcessBank
@@ -38,6 +38,10 @@ class Guesser(BaseDrafter):
         if free:
             self.name = "free"
 
+    @property
+    def costs(self) -> dict[int, float]:
+        return {1: self.seconds, 32: self.seconds}
+
     def extend(self, frontier: object) -> None:
         self.clock.now += self.seconds
         self.steps += 1
@@ -60,6 +64,29 @@ class ShortGuesser(Guesser):
             super().grow(growth)
 
 
+class Reader(Guesser):
+    """Has to read first what it has missed, as a draft model does."""
+
+    TOKEN = 0.0008
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        super().__init__(clock, seconds)
+        self.read = 0
+
+    @property
+    def costs(self) -> dict[int, float]:
+        return {rows: self.seconds + (rows - 1) * self.TOKEN for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256)}
+
+    def lag(self, sequence: SequenceView) -> int:
+        return max(len(sequence.tokens) - self.read, 1)
+
+    def extend(self, frontier: object) -> None:
+        for growth in frontier:  # type: ignore[attr-defined]
+            self.clock.now += (self.lag(growth.sequence) - 1) * self.TOKEN
+            self.read = len(growth.sequence.tokens)
+        super().extend(frontier)
+
+
 class Machine:
     """Plays rounds: `right(draft)` says how often the text goes on with 1 before there is something else."""
 
@@ -74,7 +101,7 @@ class Machine:
         self.clock = Clock()
         self.truth = CostTable(target)
         self.drafters = [drafter(self.clock) for drafter in drafters]
-        steps = [None if one.free else CostTable({1: one.seconds, 32: one.seconds}) for one in self.drafters]
+        steps = [None if one.free else CostTable(one.costs) for one in self.drafters]
         self.policy = AdaptivePolicy(
             CostTable(believed or target), steps, bank=ExcessBank(0.03, credit), timer=self.clock, trees=trees
         )
@@ -141,6 +168,15 @@ def test_a_bad_drafter_is_tried_and_then_left_alone() -> None:
     assert sum(map(bool, drafted[:10])) > 0
     assert sum(map(bool, drafted[100:])) < 20
     assert machine.gain > 0.97
+
+
+def test_a_few_misses_at_the_start_do_not_end_a_drafter() -> None:
+    """What it has missed meanwhile costs more with every token, so that tries never become cheaper."""
+    machine = Machine({1: 0.060, 2: 0.070, 4: 0.095, 8: 0.160, 32: 0.6}, lambda clock: Reader(clock, 0.006))
+    machine.view.tokens.extend([0] * 30)
+    drafted = [len(machine.round(never if number < 3 else always)) for number in range(200)]
+    assert not any(drafted[4:15])
+    assert sum(map(bool, drafted[50:])) > 100
 
 
 def test_a_drafter_too_slow_to_ever_pay_is_not_even_tried() -> None:

@@ -60,6 +60,14 @@ def test_without_gpu_layers_nobody_looks_for_a_gpu(
     assert choose(llama, options(runtime="llamacpp")) == Choice("llamacpp")
 
 
+def test_where_llamacpp_is_not_installed_nobody_asks_it_for_a_gpu(
+    native: FakeNative, llama: GgufHeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    monkeypatch.delattr("slipstream.runtime.selection.binding.supports_gpu")
+    assert choose(llama, options()) == Choice("native")
+
+
 def test_a_gpu_is_reason_enough(native: FakeNative, window: GgufHeader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slipstream.runtime.selection.binding.supports_gpu", lambda: True)
     assert choose(window, options(kv_type="q8_0")) == Choice("llamacpp")

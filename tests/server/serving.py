@@ -65,7 +65,9 @@ def serving(
 ) -> Iterator[Served]:
     """Serve until the end of the block; everything must be given back then."""
     engine = engine or fake_engine(parallel)
-    metrics, listener = Metrics(), Address("127.0.0.1", 0).listen()
+    address = Address("127.0.0.1", 0)
+    metrics, listener = Metrics(), address.bind()
+    address.listen(listener)
     worker = Worker(engine, parallel, queue, on_round=metrics.on_round)
     service = Service(worker, limits or Limits(patience=5.0), on_end=metrics.on_end)
     app = create_app(service, metrics, doors)

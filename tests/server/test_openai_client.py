@@ -170,6 +170,10 @@ def test_models(client: openai.OpenAI) -> None:
         ("n", 0, "n"),
         ("n", 100, "n"),
         ("max_tokens", 0, "max_tokens"),
+        ("max_tokens", True, "max_tokens"),
+        ("temperature", "1", "temperature"),
+        ("top_logprobs", 3, "needs logprobs"),
+        ("functions", [{"name": "f"}], "as tools"),
         ("stop", [""], "stop"),
         ("seed", "x", "seed"),
         ("logit_bias", {"5": 1000}, "logit_bias"),
@@ -193,6 +197,15 @@ def test_impossible_values_are_refused_in_openai_s_shape(
     assert word in error["message"]
     assert error["type"] == "invalid_request_error"
     assert json.dumps(error)
+
+
+@pytest.mark.parametrize(("field", "value"), [("suffix", "end"), ("best_of", 3)])
+def test_what_would_change_the_answer_and_is_not_supported_is_refused(
+    client: openai.OpenAI, field: str, value: object
+) -> None:
+    with pytest.raises(openai.BadRequestError, match=field):
+        client.post("/completions", body={"model": "any", "prompt": "x", field: value}, cast_to=object)
+    client.post("/completions", body={"prompt": "x", "max_tokens": 1, "n": 2, "best_of": 2}, cast_to=object)
 
 
 def test_unknown_fields_are_ignored(client: openai.OpenAI) -> None:

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -47,6 +47,20 @@ def models(
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON list with every model's path and properties.")
     ] = False,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="Say of one model, a file or a name, what runs it here and why, what memory it takes and how fast "
+            "it can be.",
+        ),
+    ] = None,
+    ctx: Annotated[
+        int | None, typer.Option(help="With --explain: tokens of context. Default: the model's, at most 4096.")
+    ] = None,
+    runtime: Annotated[
+        Literal["auto", "native", "llamacpp"], typer.Option(help="With --explain: what is to run it.")
+    ] = "auto",
 ) -> None:
     """List the models on this machine, those of Hugging Face, Ollama and LM Studio included, and what can be fetched.
 
@@ -54,6 +68,11 @@ def models(
     is no terminal: one line for each model, separated by tabs: name, size, quantisation, architecture, licence,
     source, runtime.
     """
+    if explain is not None:
+        from slipstream.cli.explanation import explain_model
+
+        explain_model(explain, ctx, runtime, json=json)
+        return
     rows = _rows()
     output = Output()
     if json:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from slipstream.cli.settings import DRAFT_LENGTH
-from slipstream.core.params import check_number
 from slipstream.errors import RuntimeUnavailableError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +47,7 @@ def _configured(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def serve(
+    context: typer.Context,
     config: Annotated[
         Path | None,
         _option(
@@ -179,24 +179,25 @@ def serve(
             f"The server needs packages that are not here ({error.name}); "
             "install them with: pip install 'slipstream-decoding[server]'"
         ) from None
-    key = _key(api_key, api_key_file)
+    from slipstream.core.params import check_number
+    from slipstream.server.app import Doors
+    from slipstream.server.service import Limits
+
+    key = _key(api_key, api_key_file, context)
     names = _names(host, allowed_host or ())
     origins = _origins(cors_origin or ())
     for option, seconds in (("--timeout", timeout), ("--shutdown-timeout", shutdown_timeout)):
         check_number(option, seconds, 0, MOST_SECONDS)
     _start_log(log_format)
-    engine = _load(model, ctx, runtime, threads, draft, speculation, num_draft_tokens, parallel)
-    from slipstream.server.app import Doors
-    from slipstream.server.service import Limits
-
-    run_server(
-        engine,
-        Address(host, port),
-        Doors(key, origins, names, json_logs=log_format == "json"),
-        Limits(max_body, timeout or None, shutdown_timeout),
-        parallel=parallel,
-        queue=max_queue,
-    )
+    with Address(host, port).bind() as listener:
+        run_server(
+            _load(model, ctx, runtime, threads, draft, speculation, num_draft_tokens, parallel),
+            listener,
+            Doors(key, origins, names, json_logs=log_format == "json"),
+            Limits(max_body, timeout or None, shutdown_timeout),
+            parallel=parallel,
+            queue=max_queue,
+        )
 
 
 def _origins(given: Sequence[str]) -> tuple[str, ...]:
@@ -222,10 +223,20 @@ def _names(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
     return (*own, *allowed)
 
 
-def _key(given: str | None, file: Path | None) -> str | None:
-    """The API key; raises UsageError for an empty one or two."""
+def _source(context: typer.Context, option: str) -> int:
+    """Where its value comes from: 0 the command line, 1 the environment, 2 the configuration file, 3 nowhere."""
+    source = context.get_parameter_source(option)
+    places = ["COMMANDLINE", "ENVIRONMENT", "DEFAULT_MAP"]
+    return places.index(source.name) if source and source.name in places else len(places)
+
+
+def _key(given: str | None, file: Path | None, context: typer.Context) -> str | None:
+    """The API key, from where it was said most directly; raises UsageError for an empty one, or two in one place."""
     if given is not None and file is not None:
-        raise UsageError("Give the key either as --api-key or as --api-key-file, not both.")
+        direct, from_file = _source(context, "api_key"), _source(context, "api_key_file")
+        if direct == from_file:
+            raise UsageError("Give the key either as --api-key or as --api-key-file, not both.")
+        file = file if from_file < direct else None
     if file is not None:
         try:
             given = file.read_text(encoding="utf-8").strip()

@@ -15,6 +15,7 @@ from slipstream.models.fingerprint import fingerprint
 from slipstream.models.paths import cache_directory
 from slipstream.policy import Acceptance, AdaptivePolicy, CostTable, ExcessBank, Store
 from slipstream.policy.bank import LARGEST_BALANCE, STARTING_CREDIT
+from slipstream.policy.probing import FIRST_CREDIT
 from slipstream.policy.profile import fits, profile
 from slipstream.runtime import LoadOptions
 from slipstream.runtime.threads import default_threads
@@ -83,11 +84,11 @@ def adaptive_policy(
     table = costs.table(target) if drafters else CostTable({1: 1e-3})
     key = _learned_key(costs, target, drafters)
     values = {} if key is None else costs.store.read("learned", key)
-    acceptance, credit = Acceptance(), STARTING_CREDIT
+    acceptance, credit, tries = Acceptance(), STARTING_CREDIT, FIRST_CREDIT
     try:
         acceptance.nodes.recall(values["nodes"])
         acceptance.levels.recall(values["levels"])
-        credit = _balance(values)
+        credit, tries = _seconds(values, "balance"), _seconds(values, "tries")
     except (KeyError, TypeError, ValueError, OverflowError):
         acceptance, credit = Acceptance(), STARTING_CREDIT
 
@@ -101,7 +102,9 @@ def adaptive_policy(
                     "nodes": learned.nodes.remembered(REMEMBERED),
                     "levels": learned.levels.remembered(REMEMBERED),
                     # another program may have changed it meanwhile; what is lost stays lost
-                    "balance": _balance(costs.store.read("learned", key), credit) + policy.bank.balance - credit,
+                    "balance": _kept_balance(costs.store.read("learned", key), credit) + policy.bank.balance - credit,
+                    # short answers would never save enough for a try
+                    "tries": policy.tries,
                 },
             )
             costs.remember(target)
@@ -111,6 +114,7 @@ def adaptive_policy(
         steps,
         trees=target.capabilities.trees,
         bank=ExcessBank(max_slowdown, credit),
+        tries=tries,
         acceptance=acceptance,
         most=most,
         most_rows=target.max_rows,
@@ -118,17 +122,20 @@ def adaptive_policy(
     )
 
 
-def _balance(values: dict[str, Any], otherwise: float | None = None) -> float:
-    """What was in the bank; `otherwise` if nothing usable is stated. Raises ValueError, KeyError, TypeError."""
+def _kept_balance(values: dict[str, Any], otherwise: float) -> float:
+    """What is in the bank by now; `otherwise` if nothing usable is stated."""
     try:
-        balance = float(values["balance"])
-        if not math.isfinite(balance):
-            raise ValueError("no balance")
+        return _seconds(values, "balance")
     except (KeyError, TypeError, ValueError, OverflowError):
-        if otherwise is None:
-            raise
         return otherwise
-    return min(max(balance, -LARGEST_BALANCE), LARGEST_BALANCE)
+
+
+def _seconds(values: dict[str, Any], name: str) -> float:
+    """What was kept under a name, within what can be. Raises KeyError, TypeError, ValueError, OverflowError."""
+    seconds = float(values[name])
+    if not math.isfinite(seconds):
+        raise ValueError(f"{name} is no time")
+    return min(max(seconds, -LARGEST_BALANCE), LARGEST_BALANCE)
 
 
 def _learned_key(costs: Costs, target: Model, drafters: Sequence[Drafter]) -> str | None:

@@ -24,6 +24,7 @@ import numpy as np
 from slipstream.errors import ModelFileError, UnsupportedModelError
 from slipstream.models.gguf_types import ARRAY, FILE_TYPES, SCALARS, STRING, TENSOR_TYPES, TensorType
 from slipstream.models.packed_strings import LENGTH, PackedStrings
+from slipstream.models.split import join
 
 Value = bool | int | float | str | PackedStrings | np.ndarray[Any, np.dtype[Any]]
 """A metadata value: a scalar, or an array that is still packed."""
@@ -43,13 +44,17 @@ SMALLEST = sys.float_info.min
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor. `shape` has the fastest dimension first, as in the file; `offset` counts from its start."""
+    """One tensor. `shape` has the fastest dimension first, as in the file; `offset` counts from its start.
+
+    part: index into the header's `parts` of the file that holds it
+    """
 
     name: str
     type: TensorType
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    part: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,10 @@ class SamplingDefaults:
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """The header of one file. Properties give None where the file says nothing."""
+    """The header of one file, or of a model split into several. Properties give None where the file says nothing.
+
+    other_parts: files beside `path` whose tensors are among these
+    """
 
     path: Path
     version: int
@@ -73,6 +81,12 @@ class GgufHeader:
     tensors: tuple[TensorInfo, ...]
     data_offset: int
     file_size: int
+    other_parts: tuple[Path, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Path, ...]:
+        """All files of the model; `TensorInfo.part` counts them."""
+        return self.path, *self.other_parts
 
     @property
     def architecture(self) -> str:
@@ -150,8 +164,8 @@ class GgufHeader:
         """Refuse files that are good GGUF but nothing that can generate text.
 
         Raises UnsupportedModelError for vision projectors, LoRA adapters, importance matrices,
-        parts of split models, vocabulary-only files, files without an architecture and files with an
-        impossible number of layers, for which llama.cpp would end the process.
+        vocabulary-only files, files without an architecture and files with an impossible number of
+        layers, for which llama.cpp would end the process.
         """
         problem = self._not_a_language_model()
         if problem:
@@ -159,19 +173,12 @@ class GgufHeader:
 
     def _not_a_language_model(self) -> str | None:
         kind = (self.text("general.type") or "model").lower()
-        parts = self.integer("split.count") or 0
         if kind == "mmproj" or self.architecture == "clip":
             return "is a vision projector, not a language model; give the model file that it belongs to."
         if kind == "adapter":
             return "is a LoRA adapter; merge it into its base model (llama.cpp's llama-export-lora) and give that file."
         if kind == "imatrix":
             return "is an importance matrix for quantising, not a language model; give the model file."
-        if parts > 1:
-            number = (self.integer("split.no") or 0) + 1
-            return (
-                f"is part {number} of a model split into {parts} files; "
-                "join them with llama.cpp's `llama-gguf-split --merge` and give the result."
-            )
         if not self.architecture:
             return "does not say which architecture it has; convert the model again."
         if not self.tensors:
@@ -224,8 +231,11 @@ def read_header(path: str | os.PathLike[str]) -> GgufHeader:
 
 
 def read_model_header(path: str | os.PathLike[str]) -> GgufHeader:
-    """`read_header` for a file that must be a language model: what everything that loads one should call."""
-    header = read_header(path)
+    """`read_header` for what must be a language model: what everything that loads one should call.
+
+    Of a model that is split into several files, `path` is the first (`split.join`).
+    """
+    header = join(read_header(path), read_header)
     header.require_language_model()
     return header
 

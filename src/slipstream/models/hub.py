@@ -43,7 +43,7 @@ class HubFile:
             raise UnsupportedModelError(
                 f"{name} is part {int(match[1])} of a model split into {int(match[2])} files; "
                 "choose a quantisation that is one file, "
-                "or join the parts with llama.cpp's `llama-gguf-split --merge`."
+                "or download all parts into one folder and give the path of the first."
             )
         return file
 

@@ -19,6 +19,7 @@ from slipstream.models.paths import (
     models_directory,
     ollama_directories,
 )
+from slipstream.models.split import is_later_part
 
 Source = Literal["slipstream", "huggingface", "ollama", "lmstudio"]
 OLLAMA_MODEL = "application/vnd.ollama.image.model"
@@ -85,9 +86,10 @@ def resolve(name: str | os.PathLike[str], *, fetch: bool = False, progress: Prog
 def list_models() -> list[FoundModel]:
     """Every model file in our cache and in those of Hugging Face, Ollama and LM Studio, in this order.
 
-    Only reads. Files that cannot be used are listed with their `problem`.
+    Only reads. Files that cannot be used are listed with their `problem`; a model that is split into several
+    files is its first.
     """
-    return [_describe(location) for location in _locations()]
+    return [_describe(location) for location in _locations() if not is_later_part(location.path)]
 
 
 def _fetched(name: str, fetch: bool, progress: Progress | None) -> Path:
@@ -102,6 +104,7 @@ def _describe(location: Location) -> FoundModel:
     try:
         size = location.path.stat().st_size
         header = read_model_header(location.path)
+        size = sum(part.stat().st_size for part in header.parts)
     except (OSError, ModelFileError) as error:
         return FoundModel(location.name, location.path, size, location.source, "", "", None, str(error))
     return FoundModel(

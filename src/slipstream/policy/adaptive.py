@@ -11,7 +11,7 @@ from slipstream.policy.calibration import Acceptance
 from slipstream.policy.costs import MOST_ROWS, CostTable
 from slipstream.policy.explain import explain
 from slipstream.policy.ledger import Ledger
-from slipstream.policy.probing import Probing
+from slipstream.policy.probing import FIRST_CREDIT, Probing
 from slipstream.policy.rule import LOOKAHEAD, Rule
 
 DEFAULT_MOST_DRAFTED = 16
@@ -100,6 +100,7 @@ class AdaptivePolicy:
     steps:  costs of a step of each drafter, by rows it has to read; None where they are not known yet, or none
     trees:  whether the target takes them
     bank:   what may be lost
+    tries:  seconds that tries of drafters which did not pay may take already
     most:   most levels of a draft
     most_rows: rows that the target takes in one forward
     timer:  a simulation has one of its own
@@ -115,6 +116,7 @@ class AdaptivePolicy:
         *,
         trees: bool = False,
         bank: ExcessBank | None = None,
+        tries: float = FIRST_CREDIT,
         acceptance: Acceptance | None = None,
         most: int = DEFAULT_MOST_DRAFTED,
         most_rows: int = MOST_ROWS,
@@ -135,7 +137,7 @@ class AdaptivePolicy:
         self._most_rows = min(most_rows, MOST_ROWS)
         self._timer = timer
         self._on_close = on_close
-        self._probing = Probing()
+        self._probing = Probing(tries)
         self._tokens = self._time = 0.0
         self._sample = self._other = 0.0
         self._since_plain = self._since_hiccup = 0
@@ -144,8 +146,9 @@ class AdaptivePolicy:
         self._asleep_until: dict[int, int] = {}
         self._muted: dict[tuple[int, int], int] = {}
         self._idle: dict[int, int] = {}
-        self._model_drafts = 1.0
-        """Of the sequences of recent rounds of a crowd, the share for which a drafter with a price drafted."""
+        self._model_drafts = 0.25
+        """Of the sequences of recent rounds of a crowd, the share for which a drafter with a price drafted. Few until
+        that is seen: a prompt that is read for nothing is lost time, one that is read later is not."""
         self._late = 0.0
         # of the present round
         self._sequences: Sequence[SequenceView] = ()
@@ -257,6 +260,11 @@ class AdaptivePolicy:
             rows = len(which)
             if self._spent + self._step_seconds(index, rows) > self._allowed:
                 return
+
+    @property
+    def tries(self) -> float:
+        """Seconds that tries of drafters which did not pay may take by now."""
+        return self._probing.credit
 
     @property
     def _allowed(self) -> float:

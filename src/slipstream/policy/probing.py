@@ -6,6 +6,10 @@ BURST, LONGEST_BURST = 3, 12
 """Rounds of one try: what the drafter has missed meanwhile is read once for all of them. More while it does well."""
 SHARE = 0.01
 """Of plain decoding's time that tries may take."""
+FIRST_CREDIT = 0.1
+"""Seconds that tries may take from the first: a few misses must not end a draft model before it has shown anything."""
+MOST_CREDIT = 2.0
+"""Seconds that are saved up for them at most."""
 
 
 class Probing:
@@ -14,8 +18,8 @@ class Probing:
     credit: seconds that tries may take by now
     """
 
-    def __init__(self) -> None:
-        self.credit = 0.0
+    def __init__(self, credit: float = FIRST_CREDIT) -> None:
+        self.credit = credit
         self._waits: dict[int, int] = {}
         self._rounds: dict[int, int] = {}
         self._left: dict[int, int] = {}
@@ -49,7 +53,7 @@ class Probing:
 
     def tick(self, plain: float) -> None:
         """A round is over that would have taken plain decoding so many seconds."""
-        self.credit += SHARE * plain
+        self.credit = min(self.credit + SHARE * plain, MOST_CREDIT)
         for drafter in self._waits:
             self._rounds[drafter] = self._rounds.get(drafter, 0) + 1
 

@@ -114,7 +114,7 @@ def load(
 
 def _goes_to_gpu(layers: int | str) -> bool:
     """Whether layers go to a GPU, or were to: llama.cpp then says that there is none."""
-    return binding.supports_gpu() if layers == "auto" else layers != 0
+    return binding.installed() and binding.supports_gpu() if layers == "auto" else layers != 0
 
 
 def _obstacle(header: GgufHeader, options: LoadOptions) -> _Obstacle | None:

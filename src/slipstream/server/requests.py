@@ -32,7 +32,7 @@ LONGEST_STOP = 256
 
 
 class _Request(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -105,7 +105,7 @@ class SampledRequest(GenerationRequest):
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS, fail_fast=True)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    logit_bias: Annotated[dict[int, float], Field(max_length=MOST_BIASES)] | None = None
+    logit_bias: Annotated[dict[Annotated[int, Field(strict=False)], float], Field(max_length=MOST_BIASES)] | None = None
     response_format: dict[str, Any] | None = None
     stream_options: StreamOptions | None = None
 
@@ -186,6 +186,20 @@ class ChatRequest(SampledRequest):
     tools: Annotated[list[dict[str, Any]], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    functions: list[Any] | None = None
+
+    @field_validator("functions")
+    @classmethod
+    def _are_called_tools(cls, value: list[Any] | None) -> list[Any] | None:
+        if value:
+            raise ValueError("this is the old name; send the functions as tools")
+        return value
+
+    @model_validator(mode="after")
+    def _alternatives_of_something(self) -> "ChatRequest":
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs to be true")
+        return self
 
     def options(self) -> GenerationOptions:
         given = super().options()
@@ -228,6 +242,21 @@ class CompletionRequest(SampledRequest):
     prompt: Prompts
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    suffix: str | None = None
+    best_of: int | None = None
+
+    @field_validator("suffix")
+    @classmethod
+    def _nothing_is_inserted(cls, value: str | None) -> str | None:
+        if value:
+            raise ValueError("text is continued here, never inserted; leave it out")
+        return value
+
+    @model_validator(mode="after")
+    def _all_are_given(self) -> "CompletionRequest":
+        if self.best_of is not None and self.best_of != self.choices:
+            raise ValueError("best_of must equal n: every answer that is made is given")
+        return self
 
     @property
     def prompts(self) -> list[str | list[int]]:

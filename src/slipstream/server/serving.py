@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 from typing import NamedTuple
 
@@ -24,6 +24,9 @@ from slipstream.server.service import Limits, Service
 
 CONNECTIONS = 2048
 """Open at once; more are refused with 503."""
+
+BACKLOG = 512
+"""Connections that may wait to be accepted."""
 
 
 class Protocol(H11Protocol):
@@ -74,18 +77,37 @@ class Address(NamedTuple):
     host: str
     port: int
 
-    def listen(self) -> socket.socket:
-        """A listening socket. Raises RuntimeUnavailableError if the address is taken or not ours."""
+    def bind(self) -> socket.socket:
+        """A socket that has the address and refuses connections until it is told to listen.
+
+        Raises RuntimeUnavailableError if the address is taken or not ours.
+        """
+        with ExitStack() as undo:
+            try:
+                family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
+                bound = undo.enter_context(socket.socket(family))
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                bound.bind((self.host, self.port))
+            except OSError as error:
+                raise self._unavailable(error) from None
+            bound.setblocking(False)
+            undo.pop_all()
+        return bound
+
+    def listen(self, bound: socket.socket) -> None:
+        """Accept connections from now on. Raises RuntimeUnavailableError if another process was sooner."""
         try:
-            family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
-            listener = socket.create_server((self.host, self.port), family=family, backlog=512)
+            bound.listen(BACKLOG)
         except OSError as error:
-            raise RuntimeUnavailableError(
-                f"Cannot listen on {self.host}, port {self.port}: {error.strerror or error}; choose another --port "
-                "or --host."
-            ) from None
-        listener.setblocking(False)
-        return listener
+            raise self._unavailable(error) from None
+
+    def _unavailable(self, error: OSError) -> RuntimeUnavailableError:
+        return RuntimeUnavailableError(
+            f"Cannot listen on {self.host}, port {self.port}: {error.strerror or error}; "
+            "choose another --port or --host."
+        )
 
 
 @contextmanager
@@ -108,7 +130,7 @@ def say(text: str) -> None:
 
 def run_server(
     engine: Engine,
-    address: Address,
+    listener: socket.socket,
     doors: Doors,
     limits: Limits,
     *,
@@ -116,9 +138,8 @@ def run_server(
     queue: int,
     announce: Callable[[str], None] = say,
 ) -> None:
-    """Serve until a signal ends it. The engine is closed, whatever happens."""
+    """Serve on a bound socket until a signal ends it. The engine is closed, whatever happens."""
     with engine:
-        listener = address.listen()
         metrics = Metrics()
         worker = Worker(engine, parallel, queue, on_round=metrics.on_round)
         try:
@@ -136,11 +157,11 @@ def run_server(
                     timeout_graceful_shutdown=max(int(limits.patience), 1),
                 )
             )
-            port = listener.getsockname()[1]
+            address = Address(*listener.getsockname()[:2])
+            address.listen(listener)
             host = f"[{address.host}]" if ":" in address.host else address.host
-            announce(f"Serving {service.name} on http://{host}:{port} (Ctrl-C ends it)")
+            announce(f"Serving {service.name} on http://{host}:{address.port} (Ctrl-C ends it)")
             with _orderly_end():
                 server.run([listener])
         finally:
             worker.close()
-            listener.close()

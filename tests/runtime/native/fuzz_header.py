@@ -31,6 +31,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.models.gguf import GgufHeader
 from slipstream.models.gguf_types import ARRAY, SCALARS, STRING, TENSOR_TYPES
 from slipstream.runtime.native import load_native
+from slipstream.runtime.native.loading import FORMATS
 from tests.tiny_models import VARIANTS, Shape, tiny_decoder, tiny_llama
 
 NUMBERS = [
@@ -64,6 +65,12 @@ SHAPES = {
     "Q4_0": Shape(width=32, heads=2, feed_forward=64, layers=2),
     "Q4_1": Shape(width=64, heads=2, key_value_heads=1, feed_forward=96, layers=1),
     "Q8_0": Shape(width=32, heads=3, key_value_heads=1, feed_forward=32, layers=1),
+    "Q5_0": Shape(width=32, heads=1, feed_forward=32, layers=1),
+    "Q5_1": Shape(width=64, heads=2, feed_forward=32, layers=1),
+    "IQ4_NL": Shape(width=32, heads=2, key_value_heads=1, feed_forward=32, layers=1),
+    **dict.fromkeys(
+        ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"), Shape(width=256, head_size=128, feed_forward=256, layers=1)
+    ),
 }
 
 OTHERS = {name: Shape(width=32, heads=2, key_value_heads=1, feed_forward=32, layers=3) for name in VARIANTS}
@@ -204,7 +211,7 @@ class Damage:
     def size(self) -> None:
         """A size in the metadata that fits its neighbours better than most numbers."""
         one = self.chance.choice(self.anatomy.integers)
-        one.write(self.content, self.chance.choice([1, 2, 3, 4, 8, 16, 32, 64, 96, 128, 512]))
+        one.write(self.content, self.chance.choice([1, 2, 3, 4, 8, 16, 32, 64, 96, 128, 256, 512]))
 
     def number(self) -> None:
         self._change(self.chance.choice(self.anatomy.integers))
@@ -225,7 +232,7 @@ class Damage:
 
     def kind(self) -> None:
         """Another tensor type."""
-        known = [*TENSOR_TYPES, *(0, 1, 2, 3, 8, 30) * 5, 4, 5, 77, 1 << 31]
+        known = [*TENSOR_TYPES, *FORMATS.values(), *(0, 1, 2, 3, 8, 30) * 5, 4, 5, 77, 1 << 31]
         self.chance.choice(self.anatomy.tensors).kind.write(self.content, self.chance.choice(known))
 
     def type(self) -> None:
@@ -291,9 +298,6 @@ class AnyVocabulary:
         shape = shapes.get("output.weight") or shapes.get("token_embd.weight") or ()
         self.size = shape[1] if len(shape) > 1 else 1
 
-    def close(self) -> None:
-        """There is nothing to free."""
-
 
 def run(path: Path, threads: int) -> None:
     """Load and use a file as a generation would."""
@@ -358,7 +362,8 @@ def _judge(path: Path, threads: int, number: int, outcome: Outcome) -> None:
 @contextmanager
 def _strict() -> Iterator[None]:
     """Warnings are errors, and tokenizers are not read."""
-    with mock.patch("slipstream.runtime.native.model.NativeVocabulary", AnyVocabulary), warnings.catch_warnings():
+    patched = mock.patch("slipstream.runtime.native.model.vocabulary_of", lambda header: (AnyVocabulary(header), None))
+    with patched, warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
 

@@ -13,11 +13,18 @@ from slipstream.core.protocols import Segment
 from slipstream.runtime.native import NativeModel, load_native
 from slipstream.runtime.native.instruction_sets import VARIABLE
 from slipstream.runtime.native.session import NativeSession
+from tests.tiny_models import GROUPED, SUPER, Shape
 
-FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+SUPER_FORMATS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", *SUPER_FORMATS)
 
 Cached = list[tuple[NDArray[np.uint16], NDArray[np.uint16]]]
 """Keys and values of each layer, [length, heads, head size] each, without those that a window has left behind."""
+
+
+def shape_for(storage: str) -> Shape:
+    """Sizes of a tiny model whose matrices may have this type."""
+    return SUPER if storage in SUPER_FORMATS else GROUPED
 
 
 @contextmanager

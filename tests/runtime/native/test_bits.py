@@ -23,6 +23,7 @@ from tests.runtime.native.helpers import (
     one_by_one,
     same_bits,
     same_cache,
+    shape_for,
 )
 from tests.runtime.native.schedule import SESSIONS, Schedule
 from tests.tiny_models import GROUPED, Metadata, Shape, tiny_decoder, tiny_llama
@@ -70,8 +71,8 @@ class Models:
             architecture = kind.split()[0]
             return tiny_decoder(path, architecture, shape=shape, extra=extra, storage="Q4_0", context_length=2560)
         # Half of the files have their output matrix in common with the embedding.
-        tied = kind in ("F16", "Q8_0", "Q4_1")
-        return tiny_llama(path, shape=GROUPED, storage=kind, tied=tied, context_length=2560)
+        tied = FORMATS.index(kind) % 2 == 1
+        return tiny_llama(path, shape=shape_for(kind), storage=kind, tied=tied, context_length=2560)
 
     def _model(
         self, kind: str, isa: str, threads: int = 1, context: int = 512, sessions: int = SESSIONS, rows: int = 512

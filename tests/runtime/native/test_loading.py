@@ -13,7 +13,8 @@ from slipstream.models.gguf import read_header
 from slipstream.runtime.native import _native, load_native, loading, unsupported
 from slipstream.runtime.native.model import NativeModel
 from slipstream.runtime.native.modelfile import MOST
-from tests.tiny_models import GROUPED, Shape, tiny_llama, tiny_recurrent, tiny_sliding_window
+from tests.runtime.native.helpers import FORMATS
+from tests.tiny_models import GROUPED, SUPER, Shape, tiny_llama, tiny_recurrent, tiny_sliding_window
 
 
 def zeros(*shape: int) -> np.ndarray:
@@ -134,7 +135,8 @@ def test_tensors(tmp_path: Path, tensors: dict[str, np.ndarray | None], reason: 
     assert found.startswith(reason)
 
 
-Q4_0, Q4_K, IQ4_NL = 2, 12, 20
+Q4_0, IQ4_XS, MXFP4 = 2, 23, 39
+KNOWN = "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K"
 
 
 def restated(path: Path, name: str, kind: int, shape: tuple[int, ...] | None = None) -> Path:
@@ -157,15 +159,13 @@ def restated(path: Path, name: str, kind: int, shape: tuple[int, ...] | None = N
 
 
 def test_a_tensor_type_without_a_layout(tmp_path: Path) -> None:
-    path = restated(tiny_llama(tmp_path / "it.gguf", shape=GROUPED), "blk.0.attn_q.weight", IQ4_NL)
-    assert why_not(path) == "blk.0.attn_q.weight is IQ4_NL, and it knows F32, F16, Q4_0, Q4_1, Q8_0, BF16"
+    path = restated(tiny_llama(tmp_path / "it.gguf", shape=GROUPED), "blk.0.attn_q.weight", MXFP4)
+    assert why_not(path) == f"blk.0.attn_q.weight is MXFP4, and it knows {KNOWN}"
 
 
-def test_a_quantised_model_of_super_blocks(tmp_path: Path) -> None:
-    """Q4_K is next; until then the file goes to llama.cpp."""
-    shape = Shape(width=256, heads=4, head_size=64)
-    path = restated(tiny_llama(tmp_path / "it.gguf", shape=shape), "blk.0.attn_q.weight", Q4_K)
-    assert why_not(path) == "blk.0.attn_q.weight is Q4_K, and it knows F32, F16, Q4_0, Q4_1, Q8_0, BF16"
+def test_super_blocks_without_a_layout(tmp_path: Path) -> None:
+    path = restated(tiny_llama(tmp_path / "it.gguf", shape=SUPER), "blk.0.attn_q.weight", IQ4_XS)
+    assert why_not(path) == f"blk.0.attn_q.weight is IQ4_XS, and it knows {KNOWN}"
 
 
 def test_a_norm_that_is_quantised(tmp_path: Path) -> None:
@@ -279,4 +279,4 @@ def test_no_memory_for_the_cache(file: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_layout_has_a_number() -> None:
-    assert set(loading.FORMATS) == {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"}
+    assert tuple(loading.FORMATS) == FORMATS

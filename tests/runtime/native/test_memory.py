@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from slipstream.errors import RuntimeUnavailableError
+from slipstream.runtime.memory import available_memory, gigabytes
 from slipstream.runtime.native import load_native, loading
-from slipstream.runtime.native.memory import available_memory, gigabytes
 from tests.tiny_models import Shape, tiny_llama
 
 MEMINFO = "MemTotal:       8000000 kB\nMemFree:  100 kB\nMemAvailable:    4000000 kB\n"

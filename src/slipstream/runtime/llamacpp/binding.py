@@ -7,6 +7,7 @@ library's own default parameters are read through the binding and each field mus
 
 import ctypes
 import importlib
+import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Any
 from slipstream.errors import RuntimeUnavailableError
 from slipstream.runtime.llamacpp.log import LibraryLog
 
-INSTALL = "pip install 'llama-cpp-python>=0.3.36'"
+INSTALL = "pip install 'slipstream-decoding[llamacpp]', or scripts/setup --llamacpp in a checkout"
 REINSTALL = "pip install --force-reinstall --no-cache-dir 'llama-cpp-python>=0.3.36'"
 
 GPU_DEVICES = (1, 2)
@@ -80,6 +81,11 @@ PLAUSIBLE: dict[str, dict[str, Plausible]] = {
         "max_buf_size": _between(0, 1 << 48),
     },
 }
+
+
+def installed() -> bool:
+    """Whether llama-cpp-python is there, in whatever state; imports nothing."""
+    return importlib.util.find_spec("llama_cpp") is not None
 
 
 @cache

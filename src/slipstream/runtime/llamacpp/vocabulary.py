@@ -1,7 +1,6 @@
 """The vocabulary of a loaded model: text to token ids and back."""
 
 import ctypes
-from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 
 from slipstream.errors import RuntimeUnavailableError, UsageError
 from slipstream.runtime.llamacpp.binding import library
+from slipstream.tokenizer import Detokenizer, encoded
 
 NO_VOCABULARY = 0
 """`LLAMA_VOCAB_TYPE_NONE`."""
@@ -16,7 +16,7 @@ NO_VOCABULARY = 0
 _LONGEST_PIECE = 256
 
 
-class LlamaCppVocabulary:
+class LlamaCppVocabulary(Detokenizer):
     """Implements `core.protocols.Vocabulary` with the library's tokenizer. Lives as long as its model."""
 
     def __init__(self, pointer: Any) -> None:
@@ -61,7 +61,7 @@ class LlamaCppVocabulary:
         Raises UsageError for text that is not valid Unicode (half a surrogate pair).
         """
         start = [self.bos] if add_bos and self.bos is not None else []
-        return start + self._tokens(_encode(text), parse_special)
+        return start + self._tokens(encoded(text), parse_special)
 
     def _tokens(self, data: bytes, parse_special: bool) -> list[int]:
         if not data:
@@ -100,24 +100,3 @@ class LlamaCppVocabulary:
         """The token as the vocabulary spells it, control tokens included (`<|im_end|>`)."""
         spelling: bytes | None = self._llama.llama_vocab_get_text(self._pointer, token)
         return (spelling or b"").decode(errors="replace")
-
-    def detokenize(self, tokens: Iterable[int]) -> str:
-        """The text that `tokenize` gave these tokens for, without control tokens.
-
-        The space that the vocabulary put before the first word is taken away again. Text that goes
-        on after other tokens must not lose it: join `token_bytes` there.
-        """
-        data = b"".join(map(self.token_bytes, tokens))
-        if self.adds_space:
-            data = data.removeprefix(b" ")
-        return data.decode(errors="replace")
-
-
-def _encode(text: str) -> bytes:
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            f"The text is not valid Unicode at character {error.start + 1} ({text[error.start]!a}); "
-            "save it as UTF-8 and try again."
-        ) from None

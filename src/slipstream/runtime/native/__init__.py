@@ -7,7 +7,7 @@ A few rows cost little more than one, and a row's logits are the same bits in an
 from slipstream.runtime.native.instruction_sets import default_instruction_set, instruction_sets
 from slipstream.runtime.native.loading import unsupported
 from slipstream.runtime.native.measure import huge_page_bytes, measure_dot, measure_fma, measure_read
-from slipstream.runtime.native.model import NativeModel, load_native
+from slipstream.runtime.native.model import NativeModel, load_native, memory_of
 
 __all__ = [
     "NativeModel",
@@ -18,5 +18,6 @@ __all__ = [
     "measure_dot",
     "measure_fma",
     "measure_read",
+    "memory_of",
     "unsupported",
 ]

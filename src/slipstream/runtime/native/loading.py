@@ -5,13 +5,28 @@ from typing import NamedTuple
 
 from slipstream.errors import ModelFileError, RuntimeUnavailableError
 from slipstream.models.gguf import GgufHeader, TensorInfo
+from slipstream.runtime.memory import available_memory, gigabytes
 from slipstream.runtime.native import _native
 from slipstream.runtime.native.architectures import ARCHITECTURES
-from slipstream.runtime.native.memory import available_memory, gigabytes
 from slipstream.runtime.native.modelfile import MOST, ROTARY_FACTORS, ModelFile, NotSupported
 from slipstream.runtime.native.program import Decoder, compiled
 
-FORMATS = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q8_0": 8, "BF16": 30}
+FORMATS = {
+    "F32": 0,
+    "F16": 1,
+    "BF16": 30,
+    "Q8_0": 8,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 6,
+    "Q5_1": 7,
+    "IQ4_NL": 20,
+    "Q2_K": 10,
+    "Q3_K": 11,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+}
 """Tensor types with a layout (native/src/matrix.hpp), by their numbers in a file."""
 
 VECTOR_FORMATS = ("F32", "F16", "BF16")
@@ -19,8 +34,8 @@ VECTOR_FORMATS = ("F32", "F16", "BF16")
 MOST_HEADS = 1 << 18
 """Numbers in all heads of a layer: four times what the largest models have."""
 
-TensorPlace = tuple[str, int, int, int, int]
-"""Name, type, rows, columns, offset."""
+TensorPlace = tuple[str, int, int, int, int, int]
+"""Name, type, rows, columns, part of the model, offset in that file."""
 
 
 class Plan(NamedTuple):
@@ -32,7 +47,7 @@ class Plan(NamedTuple):
     @property
     def vocabulary(self) -> int:
         """Logits in a row: the rows of the output matrix."""
-        return next(rows for name, _, rows, _, _ in self.places if name == self.decoder.output)
+        return next(rows for name, _, rows, *_ in self.places if name == self.decoder.output)
 
 
 class Sizes(NamedTuple):
@@ -87,7 +102,7 @@ def load(header: GgufHeader, plan: Plan, threads: int, progress: Callable[[float
     """Read and repack the weights; the program holds them. Raises ModelFileError, RuntimeUnavailableError."""
     try:
         _check_feed_forward(plan)
-        weights = _native.load_weights(str(header.path), plan.places, threads, progress)
+        weights = _native.load_weights([str(part) for part in header.parts], plan.places, threads, progress)
         return compiled(plan.decoder, weights, [name for name, *_ in plan.places])
     except ValueError as problem:
         raise ModelFileError(f"{header.path} is damaged ({problem}); download or convert it again.") from None
@@ -149,7 +164,7 @@ def _check_sizes(decoder: Decoder) -> None:
 def _check_feed_forward(plan: Plan) -> None:
     """The one size of a decoder that its program does not state. Raises ValueError, as `compiled` does."""
     gates, needed = plan.decoder.gates(), plan.decoder.feed_forward
-    for name, _, rows, _, _ in plan.places:
+    for name, _, rows, *_ in plan.places:
         if name in gates and rows != needed:
             raise ValueError(f"{name} has {rows} rows where {needed} are needed")
 
@@ -161,11 +176,11 @@ def _place(file: ModelFile, name: str) -> TensorPlace:
     if tensor.type.name not in FORMATS:
         raise NotSupported(f"{name} is {tensor.type.name}, and it knows {', '.join(FORMATS)}")
     rows, columns = _matrix_shape(tensor)
-    return name, FORMATS[tensor.type.name], rows, columns, tensor.offset
+    return name, FORMATS[tensor.type.name], rows, columns, tensor.part, tensor.offset
 
 
 def _vector_place(file: ModelFile, name: str) -> TensorPlace:
-    place = _, _, rows, _, _ = _place(file, name)
+    place = _, _, rows, *_ = _place(file, name)
     if rows != 1:
         raise NotSupported(f"{name} is a matrix where a vector is needed")
     if (kind := file.tensors[name].type.name) not in VECTOR_FORMATS:

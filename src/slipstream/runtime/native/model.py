@@ -12,12 +12,15 @@ from slipstream.models.gguf import GgufHeader, read_model_header
 from slipstream.runtime.checks import check_sizes, context_for
 from slipstream.runtime.native import _native
 from slipstream.runtime.native.instruction_sets import chosen_instruction_set
-from slipstream.runtime.native.loading import Plan, Sizes, check_memory, load, memory_needed, plan
+from slipstream.runtime.native.loading import Memory, Plan, Sizes, check_memory, load, memory_needed, plan
 from slipstream.runtime.native.modelfile import NotSupported
 from slipstream.runtime.native.session import NativeSession
-from slipstream.runtime.native.vocabulary import NativeVocabulary
+from slipstream.runtime.native.vocabulary import vocabulary_of
 from slipstream.runtime.rows import TableRows
 from slipstream.runtime.threads import default_threads
+
+MAX_ROWS = 512
+"""Rows in one forward at most, unless asked otherwise."""
 
 
 def load_native(
@@ -26,7 +29,7 @@ def load_native(
     context_length: int | None = None,
     max_sequences: int = 1,
     threads: int | None = None,
-    max_rows: int = 512,
+    max_rows: int = MAX_ROWS,
     progress: Callable[[float], None] | None = None,
 ) -> "NativeModel":
     """Load a GGUF file with the native runtime.
@@ -54,6 +57,13 @@ def load_native(
     return NativeModel(header, planned, sizes, progress)
 
 
+def memory_of(
+    header: GgufHeader, *, context_length: int, threads: int, max_sequences: int = 1, max_rows: int = MAX_ROWS
+) -> Memory:
+    """What `load_native` would take with these arguments. Raises NotSupported, which `unsupported` says before."""
+    return memory_needed(plan(header), Sizes(max_sequences, context_length, max_rows, threads))
+
+
 class NativeModel:
     """Implements `core.protocols.Model`.
 
@@ -64,7 +74,6 @@ class NativeModel:
 
     runtime = "native"
     capabilities = Capabilities(trees=True, bit_exact_rows=True, hidden_states=True, layer_subsets=True)
-    notice = None
 
     def __init__(
         self, header: GgufHeader, planned: Plan, sizes: Sizes, progress: Callable[[float], None] | None = None
@@ -81,14 +90,10 @@ class NativeModel:
         self._sequences = sizes.sessions
         needed = memory_needed(planned, sizes)
         check_memory(self.name, needed, sizes)
-        self.vocabulary = NativeVocabulary(header)
-        try:
-            self._check_vocabulary(header, planned)
-            program = load(header, planned, sizes.threads, progress)
-            self.native = self._make(program, sizes)
-        except BaseException:
-            self.vocabulary.close()
-            raise
+        self.vocabulary, self.notice = vocabulary_of(header)
+        self._check_vocabulary(header, planned)
+        program = load(header, planned, sizes.threads, progress)
+        self.native = self._make(program, sizes)
         self.memory_parts = needed._asdict()
         self.is_open = True
 
@@ -155,7 +160,6 @@ class NativeModel:
         if self.is_open:
             self.is_open = False
             self.generation += 1
-            self.vocabulary.close()
             del self.native
 
     def _make(self, program: _native.Program, sizes: Sizes) -> _native.Model:

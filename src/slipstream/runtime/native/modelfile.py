@@ -127,7 +127,7 @@ class ModelFile:
         tensor = self.tensors[name]
         if tensor.type.name != "F32" or tensor.shape != (size,):
             raise NotSupported(f"{name} is not a vector of {size} float32 numbers")
-        numbers = np.fromfile(self.header.path, np.float32, size, offset=tensor.offset)
+        numbers = np.fromfile(self.header.parts[tensor.part], np.float32, size, offset=tensor.offset)
         if len(numbers) < size or not (np.isfinite(numbers) & (numbers > 0)).all():
             raise NotSupported(f"{name} holds impossible numbers")
         return numbers

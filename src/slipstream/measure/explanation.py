@@ -1,0 +1,165 @@
+"""What a model file comes to on this machine: what runs it and why, what memory it takes, how fast it can be at most.
+
+Nothing is loaded. A token of plain decoding reads every weight once, so the rate at which this machine reads memory
+bounds its speed (Williams, Waterman, Patterson 2009, the roofline model); speculation shares a reading among tokens.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slipstream.measure.memory_bill import kv_bytes_per_token
+from slipstream.models import GgufHeader, PackedStrings
+from slipstream.models.gguf import TensorInfo
+from slipstream.runtime import LoadOptions, choose, devices
+from slipstream.runtime.checks import check_sizes, context_for
+from slipstream.runtime.memory import available_memory
+from slipstream.runtime.threads import default_threads
+
+MOST_READ, LEAST_READ = 1_000_000_000, 64_000_000
+"""Bytes that are read to learn the rate: as many as the model has, since a small one may lie in a cache."""
+
+SIZES = {
+    "layers": "block_count",
+    "width": "embedding_length",
+    "heads": "attention.head_count",
+    "key-value heads": "attention.head_count_kv",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Of one file. Sizes in bytes, rates in bytes per second.
+
+    sizes:       of the architecture, those that the file states
+    formats:     bytes by tensor type, most first
+    reason:      why this runtime, a sentence
+    computes_on: processors
+    context:     tokens that the figures of memory are for
+    kv_cache, buffers: None where that is not known before the model is loaded
+    free:        memory that can be had now, None where the system does not say
+    read:        weights that a token of plain decoding reads
+    read_rate:   of this machine's memory, None where layers go to a GPU or it was not measured
+    """
+
+    name: str
+    path: str
+    architecture: str
+    sizes: Mapping[str, int]
+    formats: Mapping[str, int]
+    runtime: str
+    reason: str
+    computes_on: str
+    context: int
+    weights: int
+    kv_cache: int | None
+    buffers: int | None
+    free: int | None
+    read: int
+    read_rate: float | None
+
+    def tokens_per_second(self, tokens: int) -> float | None:
+        """At most, of plain decoding behind so many tokens; None if unknown."""
+        if self.read_rate is None or self.kv_cache is None:
+            return None
+        return self.read_rate / (self.read + self.kv_cache * tokens / self.context)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "path": self.path,
+            "architecture": self.architecture,
+            "sizes": {name.replace(" ", "_").replace("-", "_"): size for name, size in self.sizes.items()},
+            "format_bytes": dict(self.formats),
+            "runtime": self.runtime,
+            "reason": self.reason,
+            "computes_on": self.computes_on,
+            "context": self.context,
+            "memory_bytes": {"weights": self.weights, "kv_cache": self.kv_cache, "buffers": self.buffers},
+            "free_bytes": self.free,
+            "bytes_per_token": self.read,
+            "bytes_per_second": self.read_rate,
+            "most_tokens_per_second": self.tokens_per_second(0),
+            "most_tokens_per_second_at_full_context": self.tokens_per_second(self.context),
+        }
+
+
+def explain(header: GgufHeader, options: LoadOptions) -> Explanation:
+    """Explain a file as it would be loaded; measures for about a second how fast memory is read.
+
+    Raises what `runtime.choose` raises, and UsageError for sizes that cannot be.
+    """
+    check_sizes(options.context_length, options.max_sequences, options.threads, 2)
+    context = context_for(header, options.context_length)
+    threads = options.threads or default_threads()
+    choice = choose(header, options)
+    per_token = kv_bytes_per_token(header)
+    weights, cache, buffers = header.tensor_bytes, None if per_token is None else per_token * context, None
+    if choice.runtime == "native":
+        from slipstream.runtime.native import default_instruction_set, memory_of
+
+        weights, cache, buffers = memory_of(header, context_length=context, threads=threads)
+        reason = "The native runtime can run it: a few tokens are checked for little more than the price of one."
+        computes_on = f"CPU, {threads} threads, {default_instruction_set()}"
+        on_cpu = True
+    else:
+        found = [] if options.gpu_layers == 0 else devices()
+        on_cpu = not found
+        reason = choice.notice or ("There is a GPU." if found else "llama.cpp was asked for.")
+        computes_on = " and ".join([*found, "CPU"]) if found else f"CPU, {threads} threads"
+    read = _read_per_token(header)
+    return Explanation(
+        name=header.path.name,
+        path=str(header.path),
+        architecture=header.architecture,
+        sizes=_sizes(header),
+        formats=_formats(header.tensors),
+        runtime=choice.runtime,
+        reason=reason,
+        computes_on=computes_on,
+        context=context,
+        weights=weights,
+        kv_cache=cache,
+        buffers=buffers,
+        free=available_memory(),
+        read=read,
+        read_rate=_read_rate(read, threads) if on_cpu else None,
+    )
+
+
+def _sizes(header: GgufHeader) -> dict[str, int]:
+    found = {name: header.integer(f"{header.architecture}.{key}") for name, key in SIZES.items()}
+    vocabulary = header.metadata.get("tokenizer.ggml.tokens")
+    known = {name: size for name, size in found.items() if size is not None}
+    return known | ({"vocabulary": len(vocabulary)} if isinstance(vocabulary, PackedStrings) else {})
+
+
+def _formats(tensors: Sequence[TensorInfo]) -> dict[str, int]:
+    held: Counter[str] = Counter()
+    for tensor in tensors:
+        held[tensor.type.name] += tensor.nbytes
+    return dict(held.most_common())
+
+
+def _read_per_token(header: GgufHeader) -> int:
+    """Bytes of weights that a token needs: all but embeddings that serve for nothing else, and its experts only."""
+    tied = not any(tensor.name == "output.weight" for tensor in header.tensors)
+    used = header.integer(f"{header.architecture}.expert_used_count") or 0
+    experts = header.integer(f"{header.architecture}.expert_count") or 0
+    total = 0.0
+    for tensor in header.tensors:
+        if tensor.name == "token_embd.weight" and not tied:
+            continue
+        share = used / experts if "_exps" in tensor.name and 0 < used <= experts else 1.0
+        total += share * tensor.nbytes
+    return round(total)
+
+
+def _read_rate(read: int, threads: int) -> float | None:
+    """Bytes per second at which threads read as much memory again and again; None without the extension."""
+    try:
+        from slipstream.runtime.native import measure_read
+    except ImportError:
+        return None
+    return 1e9 * measure_read(threads, min(max(read, LEAST_READ), MOST_READ) // 1_000_000)
