@@ -198,7 +198,7 @@ def main() -> None:
     """Measure and report, or report what was measured before."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all without any")
-    parser.add_argument("--files", nargs="*", default=FILES, choices=FILES, help="all of the issue's by default")
+    parser.add_argument("--files", nargs="*", default=FILES, choices=FILES, help="all by default")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--threads", type=int, default=default_threads())
     parser.add_argument("--out", type=Path, help="write the raw records here")

@@ -9,11 +9,11 @@ from statistics import mean, median
 from typing import Any, NamedTuple
 
 from benchmarks.records import Record, Target, describe, markdown, target_table
-from benchmarks.rig import SMALL
+from benchmarks.rig import GEMMA, SMALL
 
 WIDE = "wide Q4_0"
 RANDOM = "random Q4_0"
-FILES = (SMALL, WIDE, "wide Q8_0", "wide F16", "wide Q4_K_M", "wide Q6_K", "wide Q2_K")
+FILES = (SMALL, WIDE, "wide Q8_0", "wide F16", "wide Q4_K_M", "wide Q6_K", "wide Q2_K", GEMMA)
 SHORT, LONG = 128, 4096
 PROMPT = 512
 OURS, THEIRS = "native", "llama.cpp"
@@ -186,6 +186,7 @@ TARGETS = [
     against("wide Q2_K", EIGHT, 0.5),
     against(SMALL, ONE, 0.50),
     against(SMALL, EIGHT, 0.22),
+    against(GEMMA, ONE, 0.66),
     within(WIDE, Work(1, LONG), ONE, 1.5, "context"),
     within(WIDE, Work(8, LONG), Work(1, LONG), 2.4, "context"),
     within(SMALL, Work(1, LONG), ONE, 1.5, "context"),

@@ -4,7 +4,8 @@
     python benchmarks/random_gguf.py SRC.gguf DST.gguf [--seed 0]
 
 The model says nonsense; a forward must cost what it costs with the source's weights. Matrices get blocks of random
-codes with scales that keep activations at the size they have in a trained model; norms get values around 1.
+codes with scales that keep activations at the size they have in a trained model; norms get values around 1, biases
+around 0.
 """
 
 import argparse
@@ -76,7 +77,7 @@ def random_tensor(random: Random, tensor: TensorInfo) -> npt.NDArray[Any]:
     columns = tensor.shape[0]
     blocks = int(np.prod(tensor.shape)) // tensor.type.block_size
     made = MAKERS[tensor.type.name](random, blocks, columns**-0.5)
-    return 1 + made if len(tensor.shape) == 1 else made
+    return 1 + made if len(tensor.shape) == 1 and not tensor.name.endswith(".bias") else made
 
 
 def randomise(source: Path, destination: Path, seed: int = 0) -> None:

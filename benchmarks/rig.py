@@ -1,9 +1,9 @@
 """The files that benchmarks compare on, each made once and kept in `benchmarks` of Slipstream's cache.
 
-All come from SmolLM2-135M as the catalogue has it (Q4_1): itself, other types of the same sizes, the model widened to
-1.45B parameters (`widen_gguf.py`: the same function, the cost of a larger model), K-quants of that one by llama.cpp's
-quantiser, the wide shapes with random weights (`random_gguf.py`), and models with next to nothing in their layers
-(`thin`), whose forwards are all overhead.
+All but one come from SmolLM2-135M as the catalogue has it (Q4_1): itself, other types of the same sizes, the model
+widened to 1.45B parameters (`widen_gguf.py`: the same function, the cost of a larger model), K-quants of that one by
+llama.cpp's quantiser, the wide shapes with random weights (`random_gguf.py`), and models with next to nothing in their
+layers (`thin`), whose forwards are all overhead. Gemma 3 270M has most of its weights in its output.
 """
 
 import sys
@@ -22,10 +22,11 @@ from slipstream.models.paths import cache_directory
 from slipstream.models.storage import exclusive, publish
 from slipstream.runtime import LoadOptions, choose, load, requantize, runtime_named
 
-SOURCE = "smollm2-135m"
 SOURCE_SHAPE = Shape(dim=576, ffn=1536, heads=9, kv_heads=3)
 WIDE_SHAPE = Shape(dim=2048, ffn=5632, heads=32, kv_heads=8)
 SMALL = "SmolLM2-135M Q4_1"
+GEMMA = "Gemma 3 270M Q4_K_M"
+FETCHED = {SMALL: "smollm2-135m", GEMMA: "gemma3-270m"}
 HEAD_SIZE = 64
 EXACT = " as F32"
 """Appended to a small file's name: the values of its weights, in F32."""
@@ -54,7 +55,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "thin 576": lambda path: thin(rig_file(SMALL), path, 576),
     "thin 2048": lambda path: thin(rig_file(SMALL), path, 2048),
 }
-"""How to write each file but SMALL, which is the catalogue's."""
+"""How to write each file but those of FETCHED, which are the catalogue's."""
 
 
 def loaded(path: Path, runtime: str, context_length: int = 2048) -> Model:
@@ -64,9 +65,9 @@ def loaded(path: Path, runtime: str, context_length: int = 2048) -> Model:
 
 
 def rig_file(name: str) -> Path:
-    """Path of the file called `name` (SMALL or a key of MAKERS), made now if it is not there."""
-    if name == SMALL:
-        return resolve(SOURCE, fetch=True)
+    """Path of the file called `name` (a key of FETCHED or MAKERS), fetched or made now if it is not there."""
+    if name in FETCHED:
+        return resolve(FETCHED[name], fetch=True)
     path = cache_directory() / "benchmarks" / f"{name.replace(' ', '-')}.gguf"
     with exclusive(path.with_suffix(".lock"), lambda: None):
         if not path.exists():

@@ -87,7 +87,7 @@ class Subject:
         if kind not in self._sessions:
             self._sessions[kind] = self._model.open_session()
         session = self._sessions[kind]
-        session.truncate(min(session.length, context))
+        session.truncate(session.reachable(min(session.length, context)))
         for _ in feed(self._model, session, _tokens(context)[session.length :]):
             pass
         return self._model, session

@@ -1,15 +1,18 @@
-"""What every test may use: the one real model, and when it may be missing."""
+"""What every test may use: the real models, and when they may be missing."""
 
 import os
 from pathlib import Path
 
 import pytest
 
+REAL_MODELS = {"smollm2", "gemma3_270m"}
+"""Fixtures that fetch a model."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that asks for a real model is a `model` test, whether or not it says so itself."""
     for item in items:
-        if "smollm2" in getattr(item, "fixturenames", ()):
+        if REAL_MODELS.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.model)
 
 
@@ -23,11 +26,21 @@ def model_is_required() -> bool:
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """SmolLM2-135M-Instruct (Q4_1, about 100 MB), from the cache or fetched as a user would."""
+    return _pulled("smollm2-135m")
+
+
+@pytest.fixture(scope="session")
+def gemma3_270m() -> Path:
+    """Gemma 3 270M, the base model (Q4_K_M, about 250 MB), in the same way."""
+    return _pulled("gemma3-270m")
+
+
+def _pulled(name: str) -> Path:
     from slipstream.errors import DownloadError
     from slipstream.models import pull
 
     try:
-        return pull("smollm2-135m")
+        return pull(name)
     except DownloadError as error:
         if model_is_required():
             pytest.fail(f"the real model is required here and could not be fetched: {error}")

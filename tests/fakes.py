@@ -89,12 +89,16 @@ class FakeSession:
         raise AssertionError("this model has no layer subsets")
 
     def truncate(self, length: int) -> None:
-        assert 0 <= length <= self.length
-        assert length in (0, self.length) or self.model.capabilities.rollback
+        assert self.reachable(length) == length
         del self.tokens[length:]
         self.batch = None
 
+    def reachable(self, length: int) -> int:
+        assert 0 <= length <= self.length
+        return length if self.length - length <= self.model.deepest_rollback else 0
+
     def fork(self, length: int) -> "FakeSession":
+        assert self.reachable(length) == length
         other = self.model.open_session()
         other.tokens = self.tokens[:length]
         return other
@@ -113,6 +117,7 @@ class FakeModel:
     """Logits are normal noise drawn from a seed and the last `order` tokens.
 
     sharpness scales them: 0 is uniform, 10 nearly deterministic. Rows are bit-exact, trees are welcome.
+    deepest_rollback: how many tokens can be taken back at once, as where layers have windows
     """
 
     runtime = "fake"
@@ -128,9 +133,11 @@ class FakeModel:
         max_rows: int = 16,
         max_sessions: int = 4,
         rollback: bool = True,
+        deepest_rollback: int = 1 << 30,
         name: str = "fake",
     ) -> None:
         self.name = name
+        self.deepest_rollback = deepest_rollback if rollback else 0
         self.vocabulary = vocabulary or ByteVocabulary()
         self.capabilities = Capabilities(rollback=rollback, trees=True, bit_exact_rows=True)
         self.notice = None if rollback else f"{name} cannot take tokens back, so it decodes plainly."

@@ -4,10 +4,11 @@ What they say is noise, but it is deterministic noise from the same code paths a
 are written with the `gguf` package and read by llama.cpp.
 """
 
+from collections.abc import Callable
 from ctypes import c_int, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import gguf
 import gguf.quants
@@ -99,21 +100,48 @@ def byte_symbols() -> list[str]:
     return [chr(value if value in printable else 256 + hidden.index(value)) for value in range(256)]
 
 
-def tiny_llama(
+Tensors = dict[str, NDArray[np.float32]]
+Metadata = dict[str, bool | int | float | str]
+
+
+class Options(TypedDict, total=False):
+    """What `tiny_decoder` takes."""
+
+    vocabulary: Vocabulary | None
+    seed: int
+    noise: float
+    context_length: int
+    extra: Metadata | None
+    shape: Shape
+    storage: str
+    tied: bool
+    tensors: dict[str, NDArray[np.float32] | None] | None
+    split: int
+
+
+def tiny_llama(path: Path, **options: Unpack[Options]) -> Path:
+    """The decoder that most tests use."""
+    return tiny_decoder(path, "llama", **options)
+
+
+def tiny_decoder(
     path: Path,
+    architecture: str,
     *,
     vocabulary: Vocabulary | None = None,
     seed: int = 0,
     noise: float = 0.0,
     context_length: int = CONTEXT,
-    extra: dict[str, bool | int | float | str] | None = None,
+    extra: Metadata | None = None,
     shape: Shape = SMALL,
     storage: str = "F32",
     tied: bool = False,
     tensors: dict[str, NDArray[np.float32] | None] | None = None,
     split: int = 0,
 ) -> Path:
-    """A llama. With `noise`, a copy of the model with this seed that is a little wrong: a draft model for it.
+    """A llama, or what a llama becomes by the tensors and metadata of `VARIANTS`.
+
+    With `noise`, a copy of the model with this seed that is a little wrong: a draft model for it.
 
     extra:   more metadata, or other values for what is there
     storage: how matrices are stored, by the name of the tensor type; vectors are F32
@@ -122,16 +150,18 @@ def tiny_llama(
     split:   so many tensors in each of several files, beside `path` and named after it; the first is returned
     """
     vocabulary = vocabulary or byte_level_bpe()
+    variant = VARIANTS[architecture]
     weights = _Weights(seed, noise)
-    parts = {"token_embd.weight": weights.matrix(len(vocabulary.tokens), shape.width, scale=8.0)}
+    parts = {"token_embd.weight": weights.matrix(len(vocabulary.tokens), shape.width, scale=variant.embeddings)}
     parts["output_norm.weight"] = np.ones(shape.width, np.float32)
     if not tied:
         parts["output.weight"] = weights.matrix(len(vocabulary.tokens), shape.width, scale=3.0)
     for layer in range(shape.layers):
         parts |= _attention(layer, weights, shape) | _feed_forward(layer, weights, shape)
+        parts |= variant.tensors(f"blk.{layer}.", weights, shape)
     chosen = {name: tensor for name, tensor in (parts | (tensors or {})).items() if tensor is not None}
-    metadata: dict[str, bool | int | float | str] = dict(_attention_metadata("llama", shape))
-    return _write(path, "llama", vocabulary, chosen, metadata | (extra or {}), context_length, shape, storage, split)
+    metadata = _attention_metadata(architecture, shape) | variant.metadata | (extra or {})
+    return _write(path, architecture, vocabulary, chosen, metadata, context_length, shape, storage, split)
 
 
 def tiny_sliding_window(path: Path, *, window: int = 16, seed: int = 0) -> Path:
@@ -187,7 +217,7 @@ def tiny_recurrent(path: Path, *, seed: int = 0) -> Path:
 
 
 class _Weights:
-    """Random matrices, the same for the same seed; `noise` is the share of another random matrix in each."""
+    """Random matrices and vectors, the same for the same seed; `noise` is the share of another one in each matrix."""
 
     def __init__(self, seed: int, noise: float = 0.0) -> None:
         self._random = np.random.default_rng(seed)
@@ -200,8 +230,61 @@ class _Weights:
         values += self._noise * self._other.standard_normal((rows, columns))
         return (values * scale / np.sqrt(columns)).astype(np.float32)
 
+    def vector(self, size: int, mean: float) -> NDArray[np.float32]:
+        """[size] with half a unit to either side of `mean`; the same in every noisy copy."""
+        return self._random.uniform(mean - 0.5, mean + 0.5, size).astype(np.float32)
 
-def _attention(layer: int, weights: _Weights, shape: Shape) -> dict[str, NDArray[np.float32]]:
+
+@dataclass(frozen=True)
+class Variant:
+    """What makes an architecture out of a llama.
+
+    tensors:    (prefix of a layer's names, weights, shape) -> what its layers have beside a llama's
+    embeddings: the size of the residual stream at the start, before what the architecture does to it
+    """
+
+    tensors: Callable[[str, _Weights, Shape], Tensors]
+    metadata: Metadata = field(default_factory=dict)
+    embeddings: float = 8.0
+
+
+def _nothing(block: str, weights: _Weights, shape: Shape) -> Tensors:
+    return {}
+
+
+def _biases(block: str, weights: _Weights, shape: Shape) -> Tensors:
+    sizes = {"q": shape.queries, "k": shape.keys, "v": shape.keys}
+    return {f"{block}attn_{name}.bias": weights.vector(size, 0.0) for name, size in sizes.items()}
+
+
+def _head_norms(block: str, weights: _Weights, shape: Shape) -> Tensors:
+    return {f"{block}attn_{name}_norm.weight": weights.vector(shape.head_size, 1.0) for name in "qk"}
+
+
+def _head_and_post_norms(block: str, weights: _Weights, shape: Shape) -> Tensors:
+    names = ("post_attention_norm", "post_ffw_norm")
+    post = {f"{block}{name}.weight": weights.vector(shape.width, 1.0) for name in names}
+    return _head_norms(block, weights, shape) | post
+
+
+VARIANTS = {
+    "llama": Variant(_nothing),
+    "qwen2": Variant(_biases),
+    "qwen3": Variant(_head_norms),
+    "gemma3": Variant(
+        _head_and_post_norms,
+        {
+            "gemma3.attention.sliding_window": 24,
+            "gemma3.attention.sliding_window_pattern": 3,  # so that three layers have both kinds
+            "gemma3.rope.freq_base": 1e6,
+        },
+        embeddings=1.0,
+    ),
+}
+"""By architecture."""
+
+
+def _attention(layer: int, weights: _Weights, shape: Shape) -> Tensors:
     block = f"blk.{layer}."
     return {
         block + "attn_norm.weight": np.ones(shape.width, np.float32),
@@ -212,7 +295,7 @@ def _attention(layer: int, weights: _Weights, shape: Shape) -> dict[str, NDArray
     }
 
 
-def _feed_forward(layer: int, weights: _Weights, shape: Shape) -> dict[str, NDArray[np.float32]]:
+def _feed_forward(layer: int, weights: _Weights, shape: Shape) -> Tensors:
     block = f"blk.{layer}."
     return {
         block + "ffn_norm.weight": np.ones(shape.width, np.float32),
@@ -222,8 +305,8 @@ def _feed_forward(layer: int, weights: _Weights, shape: Shape) -> dict[str, NDAr
     }
 
 
-def _attention_metadata(architecture: str, shape: Shape) -> dict[str, bool | int | float | str]:
-    metadata: dict[str, bool | int | float | str] = {
+def _attention_metadata(architecture: str, shape: Shape) -> Metadata:
+    metadata: Metadata = {
         f"{architecture}.feed_forward_length": shape.feed_forward,
         f"{architecture}.attention.head_count": shape.heads,
         f"{architecture}.attention.head_count_kv": shape.key_value_heads or shape.heads,
@@ -242,8 +325,8 @@ def _write(
     path: Path,
     architecture: str,
     vocabulary: Vocabulary,
-    tensors: dict[str, NDArray[np.float32]],
-    metadata: dict[str, bool | int | float | str],
+    tensors: Tensors,
+    metadata: Metadata,
     context_length: int,
     shape: Shape = SMALL,
     storage: str = "F32",

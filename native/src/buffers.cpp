@@ -67,7 +67,7 @@ size_t Buffers::bytes(const Program& program, const Limits& limits, int threads,
     const size_t rows = limits.rows;
     return ActivationBuffer::bytes(limits.rows, program.width) + ActivationBuffer::bytes(limits.rows, attended) +
            ActivationBuffer::bytes(limits.rows, feed_forward_size(program)) +
-           rows * sizeof(float) * (program.width + attended + 2 * program.rotary.size()) +
+           rows * sizeof(float) * (program.width + attended + 2 * program.angles()) +
            most_partials(program, limits, threads) * sizeof(float) +
            size_t(outputs) * padded_vocabulary(program) * sizeof(float) +
            threads * (Scratch::bytes(program, limits) + ActivationBuffer::bytes(kPrivateRows, program.width));
@@ -81,9 +81,9 @@ Buffers::Buffers(const Program& program, const Limits& limits, int threads)
       gated(limits.rows, feed_forward_size(program)),
       query_memory(size_t(limits.rows) * program.heads * program.head_size * sizeof(float)),
       queries(query_memory.as<float>()),
-      rotary_memory(2 * size_t(limits.rows) * program.rotary.size() * sizeof(float)),
+      rotary_memory(2 * size_t(limits.rows) * program.angles() * sizeof(float)),
       cosines(rotary_memory.as<float>()),
-      sines(cosines + size_t(limits.rows) * program.rotary.size()),
+      sines(cosines + size_t(limits.rows) * program.angles()),
       logits_memory(size_t(limits.rows) * padded_vocabulary(program) * sizeof(float)),
       logits(logits_memory.as<float>()),
       logits_stride(padded_vocabulary(program)) {

@@ -95,7 +95,7 @@ class Buffers {
     Memory query_memory;
     float* queries;  // [rows, heads * head_size]
     Memory rotary_memory;
-    float* cosines;  // [rows, rotary size]
+    float* cosines;  // [rows, angles]
     float* sines;
     Memory logits_memory;
     float* logits;  // [rows, logits_stride]

@@ -47,8 +47,14 @@ struct Kernels {
     // out = x in all forms but `values`; x: [count] with count a multiple of 32
     void (*quantise)(const float* x, int count, const Activations& out);
 
-    // out[i] = silu(gate[i]) * up[i]
-    void (*gate)(const float* gate, const float* up, int count, float* out);
+    // Numbers [first, first + count) of one row. Always, whatever reads it: the codes cost little beside a product.
+    void quantise_part(const Activations& row, int first, int count) const {
+        quantise(row.values + first, count, row.from(0, first));
+    }
+
+    // out[i] = silu(gate[i]) * up[i], and with gelu in its approximation by tanh
+    void (*gate_silu)(const float* gate, const float* up, int count, float* out);
+    void (*gate_gelu)(const float* gate, const float* up, int count, float* out);
 
     // sum[i] += x[i]
     void (*add)(const float* x, int count, float* sum);

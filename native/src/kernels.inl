@@ -59,12 +59,24 @@ inline Floats exponential(Floats x) {
     return mul(add(fma(mul(p, r), r, r), set(1.0f)), power_of_two(n));
 }
 
-void gate(const float* gate, const float* up, int count, float* out) {
+// x * sigmoid(bend(x)) * up
+template <class Bend>
+inline void gate_by(const float* gate, const float* up, int count, float* out, Bend&& bend) {
     for (int i = 0; i < count; i += kLanes) {
         const Floats x = load(gate + i);
-        const Floats sigmoid = div(x, add(set(1.0f), exponential(sub(zero(), x))));
-        store(out + i, mul(sigmoid, load(up + i)));
+        const Floats gated = div(x, add(set(1.0f), exponential(sub(zero(), bend(x)))));
+        store(out + i, mul(gated, load(up + i)));
     }
+}
+
+void gate_silu(const float* gate, const float* up, int count, float* out) {
+    gate_by(gate, up, count, out, [](Floats x) { return x; });
+}
+
+// 0.5 x (1 + tanh(y)) = x sigmoid(2 y), with y = sqrt(2 / pi) (x + 0.044715 x^3)
+void gate_gelu(const float* gate, const float* up, int count, float* out) {
+    gate_by(gate, up, count, out,
+            [](Floats x) { return mul(x, fma(mul(x, x), set(0.0713548163f), set(1.5957691216f))); });
 }
 
 void add_to(const float* x, int count, float* sum) {
@@ -205,5 +217,6 @@ void mix(const uint16_t* values, int positions, int size, const float* weights, 
 
 extern const Kernels kernels;
 const Kernels kernels = {
-    SLIPSTREAM_NAME, product, normalise, quantise, gate, add_to, rotate, scale_by, to_half, scores, soften, mix,
+    SLIPSTREAM_NAME, product,  normalise, quantise, gate_silu, gate_gelu, add_to,
+    rotate,          scale_by, to_half,   scores,   soften,    mix,
 };

@@ -10,7 +10,7 @@ namespace slipstream {
 namespace {
 
 CacheShape cache_shape(const Program& program) {
-    return {int(program.layers.size()), program.key_value_heads, program.head_size};
+    return {program.key_value_heads, program.head_size, program.windows()};
 }
 
 void check_segment(const Segment& segment, Cache& cache, int vocabulary, int layers_asked) {
@@ -45,7 +45,7 @@ Model::Model(std::shared_ptr<const Weights> weights, Program program, const Kern
       kernels_(kernels),
       pool_(std::move(pool)),
       limits_(limits),
-      cache_(cache_shape(program_), limits.sessions, limits.context),
+      cache_(cache_shape(program_), limits),
       buffers_(new Buffers(program_, limits, pool_->threads())) {}
 
 Model::~Model() = default;

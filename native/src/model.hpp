@@ -27,12 +27,6 @@ struct Segment {
     int outputs = 0;           // how many rows have logits, counted from the last
 };
 
-struct Limits {
-    int sessions = 1;
-    int context = 0;  // tokens of a session
-    int rows = 0;     // of a forward
-};
-
 // Where the time of a forward went, in seconds as the calling thread saw them.
 enum Stage { kPrepare, kQueryKeyValue, kAttention, kProjection, kGatedUnit, kOutput, kStages };
 constexpr std::array<const char*, kStages> kStageNames = {"prepare",    "query_key_value", "attention",
@@ -78,6 +72,7 @@ class Model {
 
    private:
     friend class Forward;
+    friend class Attention;
 
     std::shared_ptr<const Weights> weights_;
     const Program program_;

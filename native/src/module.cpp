@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <tuple>
 
@@ -81,23 +83,29 @@ int64_t weight_bytes(const std::vector<PythonPlace>& tensors) {
 }
 
 // Bytes of the KV cache and of the buffers of a model with these sizes.
-std::tuple<int64_t, int64_t> memory_needed(int layers, int width, int heads, int key_value_heads, int head_size,
-                                           int feed_forward, int vocabulary, int rotary, int sessions, int context,
-                                           int rows, int threads) {
+std::tuple<int64_t, int64_t> memory_needed(const std::vector<int>& windows, int width, int heads, int key_value_heads,
+                                           int head_size, int feed_forward, int vocabulary, int angles, int sessions,
+                                           int context, int rows, int threads) {
     Program program;
     program.width = width;
     program.heads = heads;
     program.key_value_heads = key_value_heads;
     program.head_size = head_size;
-    program.rotary.frequencies.resize(rotary / 2);
+    program.rotaries.resize(1);
+    program.rotaries[0].frequencies.resize(angles / 2);
     GatedUnit unit;
     unit.gate.rows = feed_forward;
     program.layers = {{unit}};
     program.output.rows = vocabulary;
     const Limits limits{sessions, context, rows};
-    return {int64_t(Cache::bytes_for({layers, key_value_heads, head_size}, sessions, context)),
+    return {int64_t(Cache::bytes_for({key_value_heads, head_size, windows}, limits)),
             int64_t(Model::buffer_bytes_for(program, limits, threads))};
 }
+
+// A weight and its epsilon.
+using PythonNorm = std::tuple<int, float>;
+// A matrix, its bias, and the norm of its heads.
+using PythonHeads = std::tuple<int, std::optional<int>, std::optional<PythonNorm>>;
 
 // Builds a Program call by call. Tensors are indices into `weights`.
 class ProgramBuilder {
@@ -110,17 +118,30 @@ class ProgramBuilder {
         program_.head_size = head_size;
     }
 
-    void embedding(int tensor) { program_.embedding = weights_->matrix(tensor); }
-    void rotary(std::vector<float> frequencies, bool halves) { program_.rotary = {std::move(frequencies), halves}; }
-    void layer() { program_.layers.emplace_back(); }
-    void normalise(int tensor, float epsilon) { add(Normalise{weights_->vector(tensor), epsilon}); }
-    void attend(int query, int key, int value, float scale) {
-        add(Attend{weights_->matrix(query), weights_->matrix(key), weights_->matrix(value), scale});
+    void embedding(int tensor, float scale) {
+        program_.embedding = weights_->matrix(tensor);
+        program_.embedding_scale = scale;
     }
-    void gated_unit(int gate, int up) { add(GatedUnit{weights_->matrix(gate), weights_->matrix(up)}); }
+    // Returns its index, by which attention names it.
+    int rotary(std::vector<float> frequencies, bool halves) {
+        program_.rotaries.push_back({std::move(frequencies), halves});
+        return int(program_.rotaries.size()) - 1;
+    }
+    void layer() { program_.layers.emplace_back(); }
+    void normalise(const PythonNorm& norm) { add(norm_of(norm)); }
+    void attend(const PythonHeads& query, const PythonHeads& key, const PythonHeads& value, float scale, int rotary,
+                int window) {
+        add(Attend{heads_of(query), heads_of(key), heads_of(value), scale, rotary, window});
+    }
+    void gated_unit(int gate, int up, Activation activation) {
+        add(GatedUnit{weights_->matrix(gate), weights_->matrix(up), activation});
+    }
     void add_projected(int tensor) { add(AddProjected{weights_->matrix(tensor)}); }
-    void output(int norm, float epsilon, int tensor) {
-        program_.output_norm = {weights_->vector(norm), epsilon};
+    void add_normalised(int tensor, const PythonNorm& norm) {
+        add(AddNormalised{weights_->matrix(tensor), norm_of(norm)});
+    }
+    void output(const PythonNorm& norm, int tensor) {
+        program_.output_norm = norm_of(norm);
         program_.output = weights_->matrix(tensor);
     }
 
@@ -128,6 +149,15 @@ class ProgramBuilder {
     const std::shared_ptr<Weights>& weights() const { return weights_; }
 
    private:
+    Normalise norm_of(const PythonNorm& norm) const {
+        const auto [tensor, epsilon] = norm;
+        return {weights_->vector(tensor), epsilon};
+    }
+    Heads heads_of(const PythonHeads& heads) const {
+        const auto& [matrix, bias, norm] = heads;
+        return {weights_->matrix(matrix), bias ? weights_->vector(*bias) : std::vector<float>(),
+                norm ? norm_of(*norm) : Normalise()};
+    }
     void add(Operation operation) {
         if (program_.layers.empty()) throw std::invalid_argument("an operation comes before the first layer");
         program_.layers.back().push_back(std::move(operation));
@@ -177,19 +207,21 @@ class PythonModel {
         return Table((*state)->data(), 2, shape, owner);
     }
 
-    // Keys and values of the session's first `length` slots in one layer, [length, heads, size] each: for tests.
+    // Keys and values of the session's first `length` slots in one layer, [slots, heads, size] each, without those that
+    // a window has left behind: for tests.
     std::tuple<nb::ndarray<nb::numpy, uint16_t>, nb::ndarray<nb::numpy, uint16_t>> cached(int session, int layer,
                                                                                           int length) {
         const Cache& cache = model_.cache();
         const CacheShape& shape = cache.shape();
-        const auto& blocks = model_.cache().at(session).blocks;
-        if (length < 0 || length > int(blocks.size()) * kKeyBlock || layer < 0 || layer >= shape.layers)
-            throw std::out_of_range("no such slots");
-        const size_t dimensions[] = {size_t(length), size_t(shape.heads), size_t(shape.head_size)};
+        if (layer < 0 || layer >= shape.layers()) throw std::out_of_range("no such layer");
+        const auto& blocks = cache.blocks(session, layer);
+        if (length < 0 || length > int(blocks.size()) * kKeyBlock) throw std::out_of_range("no such slots");
+        const int gone = int(std::count(blocks.begin(), blocks.end(), kGone)) * kKeyBlock;
+        const size_t dimensions[] = {size_t(std::max(length - gone, 0)), size_t(shape.heads), size_t(shape.head_size)};
         const size_t count = dimensions[0] * dimensions[1] * dimensions[2];
         auto *keys = new uint16_t[count], *values = new uint16_t[count];
         uint16_t *key = keys, *value = values;
-        for (int slot = 0; slot < length; slot++) {
+        for (int slot = gone; slot < length; slot++) {
             const int block = blocks[slot / kKeyBlock], place = slot % kKeyBlock;
             for (int head = 0; head < shape.heads; head++)
                 for (int d = 0; d < shape.head_size; d++) {
@@ -256,8 +288,8 @@ NB_MODULE(_native, m) {
     m.def("instruction_sets", &instruction_sets);
     m.def("load_weights", &load_weights, "paths"_a, "tensors"_a, "threads"_a, "progress"_a.none());
     m.def("weight_bytes", &weight_bytes, "tensors"_a);
-    m.def("memory_needed", &memory_needed, nb::kw_only(), "layers"_a, "width"_a, "heads"_a, "key_value_heads"_a,
-          "head_size"_a, "feed_forward"_a, "vocabulary"_a, "rotary"_a, "sessions"_a, "context"_a, "rows"_a,
+    m.def("memory_needed", &memory_needed, nb::kw_only(), "windows"_a, "width"_a, "heads"_a, "key_value_heads"_a,
+          "head_size"_a, "feed_forward"_a, "vocabulary"_a, "angles"_a, "sessions"_a, "context"_a, "rows"_a,
           "threads"_a);
     m.def("multiply", &multiply, "weights"_a, "tensor"_a, "instruction_set"_a, "values"_a, "rows"_a);
     m.def("row_of", &row_of, "weights"_a, "tensor"_a, "row"_a);
@@ -266,6 +298,7 @@ NB_MODULE(_native, m) {
     m.def("measure_fma", &measure_fma, "threads"_a, "instruction_set"_a, nb::call_guard<nb::gil_scoped_release>());
     m.def("huge_page_bytes", &huge_page_bytes);
     nb::class_<Weights>(m, "Weights").def_prop_ro("bytes", &Weights::bytes);
+    nb::enum_<Activation>(m, "Activation").value("SILU", Activation::kSilu).value("GELU", Activation::kGelu);
     nb::class_<ProgramBuilder>(m, "Program")
         .def(nb::init<std::shared_ptr<Weights>, int, int, int, int>(), "weights"_a, "width"_a, "heads"_a,
              "key_value_heads"_a, "head_size"_a)
@@ -276,6 +309,7 @@ NB_MODULE(_native, m) {
         .def("attend", &ProgramBuilder::attend)
         .def("gated_unit", &ProgramBuilder::gated_unit)
         .def("add_projected", &ProgramBuilder::add_projected)
+        .def("add_normalised", &ProgramBuilder::add_normalised)
         .def("output", &ProgramBuilder::output)
         .def("check", [](const ProgramBuilder& builder) { builder.program().check(); });
     nb::class_<PythonModel>(m, "Model")
@@ -293,6 +327,8 @@ NB_MODULE(_native, m) {
              [](PythonModel& self, int session, int length) { return self.model().cache().fork(session, length); })
         .def("truncate",
              [](PythonModel& self, int session, int length) { self.model().cache().truncate(session, length); })
+        .def("reachable",
+             [](PythonModel& self, int session, int length) { return self.model().cache().reachable(session, length); })
         .def("commit", [](PythonModel& self, int session,
                           const std::vector<int>& path) { self.model().cache().commit(session, path); })
         .def("hold", [](PythonModel& self, int session,

@@ -16,6 +16,10 @@ void require_shape(const Matrix& matrix, int rows, int columns, const char* what
                 " is needed");
 }
 
+void require_norm(const Normalise& norm, int size) {
+    require(int(norm.weight.size()) == size, "a norm of it has the wrong size");
+}
+
 // Follows one layer and knows how wide the input of the next projection is.
 struct Check {
     const Program& program;
@@ -23,16 +27,25 @@ struct Check {
     int produced = 0;
 
     void operator()(const Normalise& norm) {
-        require(int(norm.weight.size()) == program.width, "a norm of it has the wrong size");
+        require_norm(norm, program.width);
         normalised = true;
     }
     void operator()(const Attend& attend) {
         require(normalised, "attention comes without a norm before it");
         const int keys = program.key_value_heads * program.head_size;
         produced = program.heads * program.head_size;
-        require_shape(attend.query, produced, program.width, "query");
-        require_shape(attend.key, keys, program.width, "key");
-        require_shape(attend.value, keys, program.width, "value");
+        check(attend.query, produced, "query");
+        check(attend.key, keys, "key");
+        check(attend.value, keys, "value");
+        require(attend.rotary >= 0 && attend.rotary < int(program.rotaries.size()),
+                "attention asks for a rotary embedding that it lacks");
+        require(attend.window >= 0, "its attention has a window of less than nothing");
+    }
+    void check(const Heads& heads, int rows, const char* what) const {
+        require_shape(heads.matrix, rows, program.width, what);
+        require(heads.bias.empty() || int(heads.bias.size()) == rows,
+                std::string("its ") + what + " bias has the wrong size");
+        if (!heads.norm.weight.empty()) require_norm(heads.norm, program.head_size);
     }
     void operator()(const GatedUnit& unit) {
         require(normalised, "a gated unit comes without a norm before it");
@@ -41,9 +54,14 @@ struct Check {
         require_shape(unit.gate, produced, program.width, "gate");
         require_shape(unit.up, produced, program.width, "up");
     }
-    void operator()(const AddProjected& projection) {
+    void operator()(const AddProjected& projection) { project(projection.matrix); }
+    void operator()(const AddNormalised& projection) {
+        project(projection.matrix);
+        require_norm(projection.norm, program.width);
+    }
+    void project(const Matrix& matrix) {
         require(produced > 0, "a projection comes without anything to project");
-        require_shape(projection.matrix, program.width, produced, "projection");
+        require_shape(matrix, program.width, produced, "projection");
         normalised = false;
         produced = 0;
     }
@@ -51,13 +69,30 @@ struct Check {
 
 }  // namespace
 
+int Program::angles_before(int rotary) const {
+    int angles = 0;
+    for (int i = 0; i < rotary; i++) angles += rotaries[i].size();
+    return angles;
+}
+
+std::vector<int> Program::windows() const {
+    std::vector<int> windows;
+    for (const auto& layer : layers) {
+        windows.push_back(0);
+        for (const Operation& operation : layer)
+            if (const auto* attend = std::get_if<Attend>(&operation)) windows.back() = attend->window;
+    }
+    return windows;
+}
+
 void Program::check() const {
     require(width > 0 && width % kGroup == 0, "its width is no multiple of 32");
     require(heads > 0 && key_value_heads > 0 && heads % key_value_heads == 0,
             "its number of heads is no multiple of its number of key-value heads");
     require(head_size > 0 && head_size % kGroup == 0, "its head size is no multiple of 32");
-    require(rotary.size() <= head_size && rotary.size() % kGroup == 0,
-            "its rotary embedding has a size that is no multiple of 32 or larger than a head");
+    for (const Rotary& rotary : rotaries)
+        require(rotary.size() <= head_size && rotary.size() % kGroup == 0,
+                "its rotary embedding has a size that is no multiple of 32 or larger than a head");
     require(!layers.empty(), "it has no layers");
     require(embedding.columns == width && embedding.rows > 0, "its embedding has the wrong shape");
     require_shape(output, embedding.rows, width, "output");

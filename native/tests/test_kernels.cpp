@@ -166,12 +166,16 @@ TEST(gates) {
     each_set([](const Kernels& kernels, std::mt19937& chance) {
         auto gate = normals(64, chance, 10);
         gate[0] = 200, gate[1] = -200, gate[2] = 0, gate[3] = -0.0f;
+        for (int i = 4; i < 32; i++) gate[i] /= 10;  // where GELU bends
         const auto up = normals(64, chance);
-        std::vector<float> out(64);
-        kernels.gate(gate.data(), up.data(), 64, out.data());
+        std::vector<float> silu(64), gelu(64);
+        kernels.gate_silu(gate.data(), up.data(), 64, silu.data());
+        kernels.gate_gelu(gate.data(), up.data(), 64, gelu.data());
         for (int i = 0; i < 64; i++) {
-            const double expected = gate[i] / (1 + std::exp(-double(gate[i]))) * up[i];
-            CHECK(close(out[i], expected, 1e-6 * (1e-3 + std::abs(expected))));
+            const double x = gate[i], y = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+            const double expected[] = {x / (1 + std::exp(-x)) * up[i], 0.5 * x * (1 + std::tanh(y)) * up[i]};
+            CHECK(close(silu[i], expected[0], 1e-6 * (1e-3 + std::abs(expected[0]))));
+            CHECK(close(gelu[i], expected[1], 1e-6 * (1e-3 + std::abs(expected[1]))));
         }
     });
 }

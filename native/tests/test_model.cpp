@@ -13,9 +13,12 @@ namespace {
 
 constexpr int kWidth = 64, kHeads = 4, kKeyHeads = 2, kHeadSize = 32, kFeedForward = 96, kVocabulary = 75;
 
-// Every matrix has another format.
+// A llama, or what the other architectures make of one.
+enum class Kind { kPlain, kHalves, kEverything };
+
+// Every matrix has another format. Every second layer of "everything" has a window.
 struct Files {
-    explicit Files(int layers, bool halves) {
+    explicit Files(int layers, Kind kind) {
         std::mt19937 chance(5);
         int next = 0;
         const auto matrix = [&](int rows, int columns) {
@@ -44,13 +47,33 @@ struct Files {
         program.head_size = kHeadSize;
         program.embedding = program.output = weights->matrix(embedding);
         program.output_norm = {vector(output_norm), 1e-5f};
-        program.rotary.halves = halves;
-        for (int pair = 0; pair < kHeadSize / 2; pair++)
-            program.rotary.frequencies.push_back(std::pow(1e4f, -2.0f * pair / kHeadSize));
+        for (float base : {1e4f, 1e2f}) {
+            Rotary rotary{{}, kind != Kind::kPlain};
+            for (int pair = 0; pair < kHeadSize / 2; pair++)
+                rotary.frequencies.push_back(std::pow(base, -2.0f * pair / kHeadSize));
+            program.rotaries.push_back(rotary);
+        }
         const Normalise first{vector(tensors[0]), 1e-5f}, second{vector(tensors[5]), 1e-5f};
-        for (int layer = 0; layer < layers; layer++)
-            program.layers.push_back({first, Attend{at(1), at(2), at(3), 0.18f}, AddProjected{at(4)}, second,
-                                      GatedUnit{at(6), at(7)}, AddProjected{at(8)}});
+        const Normalise head{std::vector<float>(kHeadSize, 0.9f), 1e-6f};
+        const auto bias = [](int rows) { return std::vector<float>(rows, 0.1f); };
+        for (int layer = 0; layer < layers; layer++) {
+            if (kind != Kind::kEverything) {
+                const Attend attend{{at(1), {}, {}}, {at(2), {}, {}}, {at(3), {}, {}}, 0.18f, 0, 0};
+                program.layers.push_back({first, attend, AddProjected{at(4)}, second,
+                                          GatedUnit{at(6), at(7), Activation::kSilu}, AddProjected{at(8)}});
+                continue;
+            }
+            const int keys = kKeyHeads * kHeadSize, is_local = layer % 2 == 0;
+            const Attend attend{{at(1), bias(kHeads * kHeadSize), head},
+                                {at(2), bias(keys), head},
+                                {at(3), bias(keys), {}},
+                                0.18f,
+                                is_local,
+                                is_local ? 70 : 0};
+            program.layers.push_back({first, attend, AddNormalised{at(4), first}, second,
+                                      GatedUnit{at(6), at(7), Activation::kGelu}, AddNormalised{at(8), second}});
+        }
+        if (kind == Kind::kEverything) program.embedding_scale = 8;
     }
 
     std::unique_ptr<Model> model(const std::string& set, int threads, Limits limits = {3, 700, 600}) const {
@@ -120,39 +143,57 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 TEST(threads_change_no_bit) {
-    for (bool halves : {false, true}) {
-        const Files files(2, halves);
+    for (Kind kind : {Kind::kPlain, Kind::kHalves, Kind::kEverything}) {
+        const Files files(2, kind);
         for (const std::string& set : instruction_sets()) {
             const auto expected = life(*files.model(set, 1));
             for (float logit : expected) CHECK(std::isfinite(logit));
             for (int threads = 2; threads <= 4; threads++) CHECK(same_bits(life(*files.model(set, threads)), expected));
-            if (halves) break;
+            if (kind != Kind::kPlain) break;
         }
     }
 }
 
 TEST(lives_repeat_themselves) {
-    const Files files(2, false);
+    const Files files(2, Kind::kPlain);
     const auto model = files.model(instruction_sets().front(), 2);
     const auto expected = life(*model);
     for (int i = 0; i < 3; i++) CHECK(same_bits(life(*model), expected));
 }
 
 TEST(rows_alone_and_together) {
-    const Files files(2, false);
-    const auto model = files.model(instruction_sets().front(), 1);
-    const auto tokens = tokens_of(280, 1);
-    std::vector<float> alone;
-    const int one = model->cache().open(), other = model->cache().open();
-    for (int token : tokens) {
-        append(alone, compute(*model, {{one, {token}, {}, 1}}));
-        model->cache().commit(one, {0});
+    for (Kind kind : {Kind::kPlain, Kind::kEverything}) {
+        const Files files(2, kind);
+        const auto model = files.model(instruction_sets().front(), 1);
+        const auto tokens = tokens_of(340, 1);  // windows begin in the second chunk, too
+        std::vector<float> alone;
+        const int one = model->cache().open(), other = model->cache().open();
+        for (int token : tokens) {
+            append(alone, compute(*model, {{one, {token}, {}, 1}}));
+            model->cache().commit(one, {0});
+        }
+        CHECK(same_bits(compute(*model, {{other, tokens, {}, 340}}), alone));
     }
-    CHECK(same_bits(compute(*model, {{other, tokens, {}, 280}}), alone));
+}
+
+// With one layer that sees 70 positions, the tokens before them leave no trace, and the first of them does.
+TEST(windows_end_where_they_should) {
+    const Files files(1, Kind::kEverything);
+    const auto model = files.model(instruction_sets().front(), 1);
+    const auto last = [&](int changed) {
+        auto tokens = tokens_of(300, 1);
+        tokens[changed] = (tokens[changed] + 1) % kVocabulary;
+        const int session = model->cache().open();
+        const auto logits = compute(*model, {{session, tokens, {}, 1}});
+        model->cache().close(session);
+        return logits;
+    };
+    CHECK(same_bits(last(0), last(229)));  // 230 to 299 are seen, which lie in two chunks
+    CHECK(!same_bits(last(0), last(230)));
 }
 
 TEST(an_interrupted_forward_leaves_sessions_as_they_were) {
-    const Files files(40, false);
+    const Files files(40, Kind::kPlain);
     for (int threads : {1, 2}) {
         const auto model = files.model("portable", threads, {1, 640, 600});
         const int session = model->cache().open();
@@ -173,7 +214,7 @@ TEST(an_interrupted_forward_leaves_sessions_as_they_were) {
 }
 
 TEST(two_models_compute_at_once) {
-    const Files files(2, false);
+    const Files files(2, Kind::kPlain);
     const auto set = instruction_sets().front();
     const auto expected = life(*files.model(set, 1));
     const auto pool = std::make_shared<ThreadPool>(2);
@@ -187,7 +228,7 @@ TEST(two_models_compute_at_once) {
 }
 
 TEST(requests_that_cannot_be) {
-    const Files files(2, false);
+    const Files files(2, Kind::kPlain);
     const auto model = files.model("portable", 1, {2, 100, 8});
     const int one = model->cache().open();
     const auto refused = [&](std::vector<Segment> segments, std::vector<int> layers = {}) {
@@ -208,8 +249,10 @@ TEST(requests_that_cannot_be) {
     CHECK(model->cache().at(one).length == 0);
 }
 
+Attend& attention_of(Program& program) { return std::get<Attend>(program.layers[0][1]); }
+
 TEST(programs_that_do_not_fit_together) {
-    const Files files(2, false);
+    const Files files(2, Kind::kPlain);
     const auto refused = [&](const std::function<void(Program&)>& change) {
         Program program = files.program;
         change(program);
@@ -220,7 +263,14 @@ TEST(programs_that_do_not_fit_together) {
     CHECK(refused([](Program& program) { program.heads = 3; }));
     CHECK(refused([](Program& program) { program.key_value_heads = 0; }));
     CHECK(refused([](Program& program) { program.head_size = 64; }));
-    CHECK(refused([](Program& program) { program.rotary.frequencies.resize(32); }));
+    CHECK(refused([](Program& program) { program.rotaries[0].frequencies.resize(32); }));
+    CHECK(refused([](Program& program) { attention_of(program).rotary = 2; }));
+    CHECK(refused([](Program& program) { attention_of(program).window = -1; }));
+    CHECK(refused([](Program& program) { attention_of(program).key.bias.resize(kWidth + 1); }));
+    CHECK(refused([](Program& program) { attention_of(program).query.norm.weight.resize(kWidth); }));
+    CHECK(refused([](Program& program) {
+        program.layers[0][2] = AddNormalised{std::get<AddProjected>(program.layers[0][2]).matrix, {{1, 1}, 1e-5f}};
+    }));
     CHECK(refused([](Program& program) { program.layers.clear(); }));
     CHECK(refused([](Program& program) { program.output.rows++; }));
     CHECK(refused([](Program& program) { program.embedding.columns = 32; }));

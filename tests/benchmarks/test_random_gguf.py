@@ -14,11 +14,12 @@ TYPES = ("Q4_0", "Q4_1", "Q8_0", "F16", "F32")
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A file of zeros: a norm, and a matrix of each type."""
+    """A file of zeros: a norm, a bias, and a matrix of each type."""
     path = tmp_path / "source.gguf"
     writer = GGUFWriter(path, "llama")
     writer.add_block_count(3)
     writer.add_tensor("norm.weight", np.zeros(COLUMNS, np.float32))
+    writer.add_tensor("query.bias", np.zeros(COLUMNS, np.float32))
     for name in TYPES:
         kind = GGMLQuantizationType[name]
         zeros = np.zeros((ROWS, COLUMNS), np.float32)
@@ -52,12 +53,13 @@ def test_values_have_the_size_of_a_trained_matrix(source: Path, tmp_path: Path, 
     assert np.mean(values == 0) < 0.1, "no zeros to skip"
 
 
-def test_norms_are_around_one(source: Path, tmp_path: Path) -> None:
+def test_norms_are_around_one_and_biases_around_zero(source: Path, tmp_path: Path) -> None:
     made = tmp_path / "random.gguf"
     randomise(source, made)
-    norm = np.array(GGUFReader(made).tensors[0].data)
-    assert np.mean(norm) == pytest.approx(1, abs=0.05)
-    assert 0 < np.std(norm) < 0.2
+    norm, bias = (np.array(tensor.data) for tensor in GGUFReader(made).tensors[:2])
+    for vector, mean in ((norm, 1), (bias, 0)):
+        assert np.mean(vector) == pytest.approx(mean, abs=0.05)
+        assert 0 < np.std(vector) < 0.2
 
 
 def test_the_source_is_not_overwritten(source: Path) -> None:

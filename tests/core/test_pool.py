@@ -116,6 +116,18 @@ def test_without_rollback_a_session_is_reused_whole_or_not_at_all() -> None:
     assert pool.acquire([1, 2, 9]).session.length == 0
 
 
+def test_what_a_window_has_left_behind_is_read_again() -> None:
+    model = FakeModel(SmallVocabulary(9), max_sessions=2, max_rows=64, deepest_rollback=4)
+    pool = SessionPool(model, most=2)
+    text = [*LONG, *LONG]
+    pool.release(filled(pool, model, text), text)
+    near = pool.acquire([*text[:-3], 8, 8])
+    assert near.session.tokens == near.tokens == text[:-3], "a fork"
+    far = pool.acquire([*LONG, 8, 8])
+    assert (far.session.length, far.tokens) == (0, []), "from so far back nothing can be taken"
+    assert far.keep(0) == 0
+
+
 @pytest.mark.parametrize("committed", [2, 3, 5])
 def test_a_slot_holds_what_both_session_and_tokens_hold(committed: int) -> None:
     """After an interrupt the session may be ahead of the sequence."""

@@ -38,10 +38,17 @@ def test_drafts_what_the_model_itself_would_say(params: SamplingParams) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 1000), st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8), st.integers(1, 40))
-def test_the_session_feeds_whatever_it_lacks(seed: int, rounds: list[tuple[int, int]], prompt_length: int) -> None:
-    """Any history of drafts that were accepted in part, in whole, or not made at all."""
-    model = FakeModel(SmallVocabulary(5), max_rows=7, seed=seed)
+@given(
+    st.integers(0, 1000),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8),
+    st.integers(1, 40),
+    st.sampled_from([1, 3, 100]),
+)
+def test_the_session_feeds_whatever_it_lacks(
+    seed: int, rounds: list[tuple[int, int]], prompt_length: int, deepest: int
+) -> None:
+    """Any history of drafts that were accepted in part, in whole, or not made at all; some cannot be taken back."""
+    model = FakeModel(SmallVocabulary(5), max_rows=7, seed=seed, deepest_rollback=deepest)
     random = np.random.default_rng(seed)
     view = View(random.integers(0, 5, prompt_length).tolist(), SAMPLED, vocabulary_size=5)
     drafter = ModelDrafter(model)

@@ -46,6 +46,24 @@ def test_a_file_without_a_template(tmp_path: Path) -> None:
         ChatTemplate.from_header(header)
 
 
+GEMMA_3 = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}"
+    "{% set role = 'model' if m.role == 'assistant' else m.role %}{{ role }}:"
+    "{% if m.content is string %}{{ m.content | trim }}{% elif m.content is iterable %}"
+    "{% for part in m.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}{{ messages[1:] | length }}"
+)
+"""What Gemma 3's template does, in our words: roles alternate, and content is text or parts."""
+QWEN_3 = (
+    "{% set ns = namespace(last=-1) %}{% for m in messages[::-1] %}"
+    "{% set index = messages | length - 1 - loop.index0 %}{% if ns.last < 0 and m.role == 'user' and "
+    "not (m.content.startswith('<t>') and m.content.endswith('</t>')) %}{% set ns.last = index %}{% endif %}"
+    "{% endfor %}{{ ns.last }}{{ '<think>a</think>\\n\\nb'.split('</think>')[-1].lstrip('\\n') }}"
+    "{{ '<think>a</think>'.split('<think>')[-1].rstrip('\\n').strip() }}"
+)
+"""Qwen 3's: from the last message backwards, and thoughts of earlier ones are cut off."""
+
+
 @pytest.mark.parametrize(
     ("source", "text"),
     [
@@ -84,6 +102,8 @@ def test_a_file_without_a_template(tmp_path: Path) -> None:
         ("{{ 'ab' * 2 }}{{ 7 % 4 }}{{ [1] + [2] }}", "abab3[1, 2]"),
         ("{{ messages[0].content.split(' ')[0] | trim | upper }}", "HELLO"),
         ("{{ missing is defined }}{{ enable_thinking is defined }}", "FalseFalse"),
+        (GEMMA_3, "user:Hello <b>0"),
+        (QWEN_3, "0ba</think>"),
     ],
 )
 def test_what_templates_rely_on(source: str, text: str) -> None:

@@ -12,7 +12,7 @@ from slipstream.runtime import Choice, LoadOptions, choose, load
 from tests import fake_native
 from tests.fake_native import FakeNative
 
-REASON = "its architecture 'gemma3' is not known to it"
+REASON = "its architecture 'gemma2' is not known to it"
 
 
 @pytest.fixture

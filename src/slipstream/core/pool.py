@@ -18,11 +18,16 @@ class Slot:
     session: Session
     tokens: list[int] = field(default_factory=list)
 
-    def keep(self, length: int) -> None:
-        """Forget all but the first `length` tokens, and rows of an interrupted forward with them."""
+    def keep(self, length: int) -> int:
+        """Forget all but the first `length` tokens, or what of them can be kept, and rows of an interrupted forward.
+
+        Returns how many it keeps.
+        """
         if length < self.session.length:
+            length = self.session.reachable(length)
             self.session.truncate(length)
         del self.tokens[length:]
+        return length
 
 
 class SessionPool:
@@ -124,7 +129,4 @@ class SessionPool:
 
     def _reusable(self, slot: Slot, prompt: Sequence[int]) -> int:
         """How much of the slot's KV cache serves the prompt."""
-        shared = common_prefix(slot.tokens, prompt[:-1])
-        if shared < len(slot.tokens) and not self._model.capabilities.rollback:
-            return 0
-        return shared
+        return slot.session.reachable(common_prefix(slot.tokens, prompt[:-1]))

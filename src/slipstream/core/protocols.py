@@ -81,10 +81,17 @@ class Session(Protocol):
         """
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` committed tokens; 0 always works, others need `rollback`."""
+        """Forget all but the first `length` committed tokens, which must be `reachable`."""
 
     def fork(self, length: int) -> "Session":
-        """A new session that begins with the first `length` tokens of this one."""
+        """A new session that begins with the first `length` tokens of this one, which must be `reachable`."""
+
+    def reachable(self, length: int) -> int:
+        """The most committed tokens, up to `length`, that `truncate` and `fork` can keep: all of them, or 0.
+
+        0 where the model has no rollback, or where the layers' windows would need what is no longer held. What was
+        committed since the last `truncate` or `fork` can always be taken back, if it is no more than the longest draft.
+        """
 
     def close(self) -> None:
         """Give the KV cache back; closing twice is harmless."""

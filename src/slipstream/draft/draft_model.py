@@ -89,8 +89,9 @@ class ModelDrafter(BaseDrafter):
         slot, sequence = self._slots[growth.sequence.id], growth.sequence
         agreed = self._agreed[sequence.id]
         wanted = [*sequence.tokens[agreed:], *growth.draft.path_tokens(growth.draft.tip)]
-        kept = agreed + min(common_prefix(slot.tokens[agreed:], wanted), len(wanted) - 1)
-        slot.keep(kept)
+        kept = slot.keep(agreed + min(common_prefix(slot.tokens[agreed:], wanted), len(wanted) - 1))
+        if kept < agreed:  # it could not go back so far
+            wanted, agreed = [*sequence.tokens[kept:agreed], *wanted], kept
         self._agreed[sequence.id] = min(kept, len(sequence.tokens) - 1)
         lacking = wanted[kept - agreed :]
         early = max(len(lacking) - most, 0)

@@ -2,7 +2,7 @@
 
     fuzz_header.py [--files 10000] [--seed 1]
 
-Header, metadata and tensor table of tiny llamas are damaged at random, mostly one field at a time, so that
+Header, metadata and tensor table of tiny models are damaged at random, mostly one field at a time, so that
 the damage comes through to the code behind the first checks. `scripts/fuzz` runs it with everything in C++ under
 sanitizers; a crash leaves the file that caused it behind. The tokenizer is left out: it is llama.cpp's, which
 has its own fuzzing, and would take nearly all of the time.
@@ -32,7 +32,7 @@ from slipstream.models.gguf import GgufHeader
 from slipstream.models.gguf_types import ARRAY, SCALARS, STRING, TENSOR_TYPES
 from slipstream.runtime.native import load_native
 from slipstream.runtime.native.loading import FORMATS
-from tests.tiny_models import Shape, tiny_llama
+from tests.tiny_models import VARIANTS, Shape, tiny_decoder, tiny_llama
 
 NUMBERS = [
     0,
@@ -72,6 +72,9 @@ SHAPES = {
         ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"), Shape(width=256, head_size=128, feed_forward=256, layers=1)
     ),
 }
+
+OTHERS = {name: Shape(width=32, heads=2, key_value_heads=1, feed_forward=32, layers=3) for name in VARIANTS}
+"""Of the other architectures; a llama of these sizes is one more."""
 
 
 # ---- Where things are in a file ------------------------------------------------------------------------------------
@@ -326,6 +329,10 @@ def fuzz(files: int, seed: int, directory: Path) -> Outcome:
         Anatomy(tiny_llama(directory / f"{storage}.gguf", shape=shape, storage=storage, tied=tied).read_bytes())
         for storage, shape in SHAPES.items()
         for tied in (False, True)
+    ]
+    anatomies += [
+        Anatomy(tiny_decoder(directory / f"{name}.gguf", name, shape=shape, storage="Q8_0").read_bytes())
+        for name, shape in OTHERS.items()
     ]
     outcome = Outcome()
     path = directory / "damaged.gguf"

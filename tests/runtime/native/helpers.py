@@ -19,7 +19,7 @@ SUPER_FORMATS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 FORMATS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", *SUPER_FORMATS)
 
 Cached = list[tuple[NDArray[np.uint16], NDArray[np.uint16]]]
-"""Keys and values of each layer, [length, heads, head size] each."""
+"""Keys and values of each layer, [length, heads, head size] each, without those that a window has left behind."""
 
 
 def shape_for(storage: str) -> Shape:
@@ -41,10 +41,12 @@ def instruction_set(name: str) -> Iterator[None]:
             os.environ[VARIABLE] = before
 
 
-def load(path: Path, isa: str, *, threads: int = 1, context: int = 256, sessions: int = 4) -> NativeModel:
+def load(
+    path: Path, isa: str, *, threads: int = 1, context: int = 256, sessions: int = 4, rows: int = 512
+) -> NativeModel:
     """A tiny model with that instruction set."""
     with instruction_set(isa):
-        return load_native(path, context_length=context, max_sequences=sessions, max_rows=512, threads=threads)
+        return load_native(path, context_length=context, max_sequences=sessions, max_rows=rows, threads=threads)
 
 
 def feed(model: NativeModel, session: NativeSession, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -53,6 +55,14 @@ def feed(model: NativeModel, session: NativeSession, tokens: Sequence[int]) -> N
     logits = np.array([rows.logits(row) for row in range(len(tokens))])
     session.commit(range(len(tokens)))
     return logits
+
+
+def feed_silently(model: NativeModel, session: NativeSession, tokens: Sequence[int], step: int) -> None:
+    """Commit these tokens, `step` in a forward, without logits."""
+    for start in range(0, len(tokens), step):
+        chunk = tokens[start : start + step]
+        model.forward([Segment(session, chunk, outputs=0)])
+        session.commit(range(len(chunk)))
 
 
 def one_by_one(model: NativeModel, session: NativeSession, tokens: Sequence[int]) -> NDArray[np.float32]:
@@ -72,12 +82,13 @@ def same_bits(left: NDArray[np.float32], right: NDArray[np.float32]) -> bool:
 
 
 def same_cache(left: Cached, right: Cached) -> bool:
-    """Equality of all keys and values."""
-    return all(
-        np.array_equal(one, other)
-        for mine, yours in zip(left, right, strict=True)
-        for one, other in zip(mine, yours, strict=True)
-    )
+    """Equality of all keys and values that both hold."""
+    for mine, yours in zip(left, right, strict=True):
+        held = min(len(mine[0]), len(yours[0]))
+        for one, other in zip(mine, yours, strict=True):
+            if not np.array_equal(one[len(one) - held :], other[len(other) - held :]):
+                return False
+    return True
 
 
 @dataclass

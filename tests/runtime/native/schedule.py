@@ -79,7 +79,7 @@ class Schedule:
 
     def truncate(self) -> None:
         one = self.random.choice(self.tracked)
-        length = self.random.randint(len(one.tokens) // 2, len(one.tokens))
+        length = one.session.reachable(self.random.randint(len(one.tokens) // 2, len(one.tokens)))
         one.session.truncate(length)
         del one.tokens[length:]
         one.held.clear()
@@ -88,7 +88,7 @@ class Schedule:
         if len(self.tracked) == SESSIONS:
             return self.replace()
         one = self.random.choice(self.tracked)
-        length = self.random.choice([len(one.tokens), self.random.randint(0, len(one.tokens))])
+        length = one.session.reachable(self.random.choice([len(one.tokens), self.random.randint(0, len(one.tokens))]))
         self.tracked.append(Tracked(one.session.fork(length), one.tokens[:length]))
         return None
 

@@ -170,7 +170,7 @@ def test_super_blocks_without_a_layout(tmp_path: Path) -> None:
 
 def test_a_norm_that_is_quantised(tmp_path: Path) -> None:
     path = restated(tiny_llama(tmp_path / "it.gguf", shape=GROUPED), "blk.0.attn_norm.weight", Q4_0)
-    assert why_not(path) == "blk.0.attn_norm.weight is Q4_0, and norms are F32, F16, BF16"
+    assert why_not(path) == "blk.0.attn_norm.weight is Q4_0, and vectors are F32, F16, BF16"
 
 
 @pytest.mark.parametrize(

@@ -9,42 +9,16 @@ from numpy.typing import NDArray
 from slipstream.core.protocols import Segment
 from slipstream.errors import ContextLimitError, RuntimeUnavailableError, UsageError
 from slipstream.models.gguf import read_model_header
-from slipstream.runtime import load_llamacpp
 from slipstream.runtime.native import NativeModel, load_native
 from slipstream.runtime.native.session import NativeSession
+from tests.runtime.native.against_llamacpp import EXACT, TOKENS, distance, native_logits
 from tests.runtime.native.helpers import FORMATS, SUPER_FORMATS, feed, same_bits, shape_for
 from tests.tiny_models import GROUPED, Shape, sentencepiece, tiny_llama
 
-TOKENS = list(range(30, 90))
 ALL_LAYERS = range(GROUPED.layers)
 
 
 # ---- Against llama.cpp -----------------------------------------------------------------------------------------------
-
-
-def native_logits(path: Path) -> NDArray[np.float32]:
-    model = load_native(path, context_length=128, threads=1)
-    logits = feed(model, model.open_session(), TOKENS)
-    model.close()
-    return logits
-
-
-def llamacpp_logits(path: Path) -> NDArray[np.float32]:
-    model = load_llamacpp(path, context_length=128, threads=1)
-    rows = model.forward([Segment(model.open_session(), TOKENS)])[0]
-    logits = np.array([rows.logits(row) for row in range(len(TOKENS))])
-    model.close()
-    return logits
-
-
-def distance(path: Path) -> float:
-    """Root mean square of the difference, in units of the logits' own spread."""
-    ours, theirs = native_logits(path), llamacpp_logits(path)
-    return float(np.sqrt(np.mean((ours - theirs) ** 2)) / theirs.std())
-
-
-EXACT = 1e-3
-"""Both keep keys and values as half precision; nothing else of an F32 file is rounded."""
 
 
 @pytest.mark.parametrize("tied", [False, True])

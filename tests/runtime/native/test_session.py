@@ -1,6 +1,6 @@
 """What sessions promise: only commit and truncate change them, and forks share memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ from slipstream.core.protocols import Segment
 from slipstream.runtime.native import NativeModel, load_native
 from slipstream.runtime.native.session import NativeSession
 from tests.runtime.native.helpers import cached, feed, same_bits, same_cache
+from tests.tiny_models import GROUPED, tiny_decoder
 
 TOTAL = 3 * 256 // 64
 """Blocks of the tiny model's KV cache."""
@@ -180,12 +181,64 @@ def test_every_session_can_be_filled_at_once(model: NativeModel) -> None:
     assert model.native.free_blocks() == TOTAL - 4 - 1 - 2  # whole blocks before 200 and 130 are shared
 
 
+# ---- Windows ---------------------------------------------------------------------------------------------------------
+
+WINDOW = 24
+LONGEST_DRAFT = 64
+"""How far back a session can always go (`kLongestDraft`)."""
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NativeModel]:
+    """Two of three layers see 24 tokens; of them a session's share is ceil((24 + 64 + 32) / 64) + 1 = 3 blocks."""
+    path = tiny_decoder(tmp_path_factory.mktemp("windowed") / "it.gguf", "gemma3", shape=GROUPED)
+    loaded = load_native(path, context_length=1024, max_sequences=2, max_rows=32, threads=1)
+    yield loaded
+    loaded.close()
+
+
+def test_windows_take_little_memory(windowed: NativeModel) -> None:
+    """A block of a layer has 64 positions x 2 heads x 32 numbers x keys and values x 2 bytes."""
+    assert windowed.memory_parts["kv_cache"] == 2 * (16 + 2 * 3) * 64 * 2 * 32 * 2 * 2
+    assert windowed.native.free_blocks() == 2 * (16 + 3)
+
+
+def test_a_draft_can_always_be_taken_back(windowed: NativeModel) -> None:
+    session, other = windowed.open_session(), windowed.open_session()
+    tokens = [number * 7 % 250 for number in range(600)]
+    for start in range(0, 600, 20):
+        feed(windowed, session, tokens[start : start + 20])
+        feed(windowed, other, tokens[start : start + 20])
+    lengths = [length for length in range(601) if session.reachable(length) == length]
+    assert lengths[1:] == list(range(lengths[1], 601)), "all from some length on, and none"
+    assert WINDOW < lengths[1] <= 600 - LONGEST_DRAFT
+    assert session.reachable(lengths[1] - 1) == 0
+    with pytest.raises(RuntimeError, match="a window would see what is gone"):
+        session.truncate(lengths[1] - 1)
+    other.close()
+    with pytest.raises(RuntimeError, match="a window would see what is gone"):
+        session.fork(lengths[1] - 1)
+    fork = session.fork(600 - LONGEST_DRAFT)
+    expected = next_row(windowed, fork)
+    session.truncate(600 - LONGEST_DRAFT)
+    assert same_bits(next_row(windowed, session), expected)
+    session.truncate(0)
+    for start in range(0, 600 - LONGEST_DRAFT, 32):
+        feed(windowed, session, tokens[start : min(start + 32, 600 - LONGEST_DRAFT)])
+    assert same_bits(next_row(windowed, session), expected)
+    for one in (session, fork):
+        one.close()
+
+
+# ---- Closed ----------------------------------------------------------------------------------------------------------
+
 USES: list[Callable[[NativeSession], object]] = [
     lambda session: session.commit([0]),
     lambda session: session.commit([]),
     lambda session: session.hold([0]),
     lambda session: session.truncate(0),
     lambda session: session.fork(0),
+    lambda session: session.reachable(0),
 ]
 
 

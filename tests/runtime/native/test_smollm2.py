@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from slipstream.core.protocols import Model, Segment
+from slipstream.core.protocols import Segment
 from slipstream.models import read_header
 from slipstream.runtime import load_llamacpp, requantize
 from slipstream.runtime.native import NativeModel, load_native
+from tests.runtime.native.against_llamacpp import logits_of, perplexity
 from tests.runtime.native.helpers import cached, feed, one_by_one, same_bits, same_cache
 
 pytestmark = pytest.mark.model
@@ -82,22 +82,6 @@ def test_a_mixture_agrees_with_llamacpp(smollm2: Path, text: list[int], tmp_path
     theirs.close()
     assert (found.argmax(axis=1) == expected.argmax(axis=1)).mean() >= 0.9
     assert abs(perplexity(found, tokens) / perplexity(expected, tokens) - 1) < 0.02
-
-
-def logits_of(model: Model, tokens: list[int]) -> NDArray[np.float64]:
-    """[n, vocab] for all tokens."""
-    session = model.open_session()
-    rows = model.forward([Segment(session, tokens)])[0]
-    logits = np.array([rows.logits(row) for row in range(len(tokens))], np.float64)
-    session.close()
-    return logits
-
-
-def perplexity(logits: NDArray[np.float64], tokens: list[int]) -> float:
-    """exp of the mean negative log-likelihood of all tokens but the first."""
-    shifted = logits[:-1] - logits[:-1].max(axis=1, keepdims=True)
-    normalised = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return float(np.exp(-normalised[np.arange(len(tokens) - 1), tokens[1:]].mean()))
 
 
 def test_it_answers(model: NativeModel) -> None:

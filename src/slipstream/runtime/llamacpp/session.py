@@ -63,6 +63,11 @@ class LlamaCppSession:
         del self._tokens[length:]
         self.settle()
 
+    def reachable(self, length: int) -> int:
+        """`length`, or 0 where the model cannot take tokens back."""
+        assert 0 <= length <= self.length, f"{length} of {self.length} tokens"
+        return length if length == self.length or self._model.capabilities.rollback else 0
+
     def fork(self, length: int) -> "LlamaCppSession":
         """A new session that begins with the first `length` tokens of this one.
 

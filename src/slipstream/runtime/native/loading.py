@@ -29,7 +29,7 @@ FORMATS = {
 }
 """Tensor types with a layout (native/src/matrix.hpp), by their numbers in a file."""
 
-NORM_FORMATS = ("F32", "F16", "BF16")
+VECTOR_FORMATS = ("F32", "F16", "BF16")
 
 MOST_HEADS = 1 << 18
 """Numbers in all heads of a layer: four times what the largest models have."""
@@ -94,8 +94,8 @@ def plan(header: GgufHeader) -> Plan:
     names = decoder.tensors()
     if unknown := set(file.tensors) - set(names) - {ROTARY_FACTORS}:
         raise NotSupported(f"it has tensors that its architecture does not use ({min(unknown)})")
-    norms = decoder.norms()
-    return Plan(decoder, [_norm_place(file, name) if name in norms else _place(file, name) for name in names])
+    vectors = decoder.vectors()
+    return Plan(decoder, [_vector_place(file, name) if name in vectors else _place(file, name) for name in names])
 
 
 def load(header: GgufHeader, plan: Plan, threads: int, progress: Callable[[float], None] | None) -> _native.Program:
@@ -116,14 +116,14 @@ def memory_needed(plan: Plan, sizes: Sizes) -> Memory:
     """What loading with these sizes takes, known before any of it is taken."""
     decoder = plan.decoder
     cache, buffers = _native.memory_needed(
-        layers=len(decoder.layers),
+        windows=decoder.windows(),
         width=decoder.width,
         heads=decoder.heads,
         key_value_heads=decoder.key_value_heads,
         head_size=decoder.head_size,
         feed_forward=decoder.feed_forward,
         vocabulary=plan.vocabulary,
-        rotary=2 * len(decoder.rotary.frequencies),
+        angles=sum(2 * len(rotary.frequencies) for rotary in decoder.rotaries()),
         sessions=sizes.sessions,
         context=sizes.context,
         rows=sizes.rows,
@@ -151,7 +151,7 @@ def _check_sizes(decoder: Decoder) -> None:
         ("width", decoder.width),
         ("head size", decoder.head_size),
         ("feed-forward size", decoder.feed_forward),
-        ("rotary embedding's size", 2 * len(decoder.rotary.frequencies)),
+        *(("rotary embedding's size", 2 * len(rotary.frequencies)) for rotary in decoder.rotaries()),
     ):
         if size % 32:
             raise NotSupported(f"its {what} {size} is not a multiple of 32")
@@ -179,12 +179,12 @@ def _place(file: ModelFile, name: str) -> TensorPlace:
     return name, FORMATS[tensor.type.name], rows, columns, tensor.part, tensor.offset
 
 
-def _norm_place(file: ModelFile, name: str) -> TensorPlace:
+def _vector_place(file: ModelFile, name: str) -> TensorPlace:
     place = _, _, rows, *_ = _place(file, name)
     if rows != 1:
         raise NotSupported(f"{name} is a matrix where a vector is needed")
-    if (kind := file.tensors[name].type.name) not in NORM_FORMATS:
-        raise NotSupported(f"{name} is {kind}, and norms are {', '.join(NORM_FORMATS)}")
+    if (kind := file.tensors[name].type.name) not in VECTOR_FORMATS:
+        raise NotSupported(f"{name} is {kind}, and vectors are {', '.join(VECTOR_FORMATS)}")
     return place
 
 

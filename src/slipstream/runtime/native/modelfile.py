@@ -54,6 +54,11 @@ class ModelFile:
             raise NotSupported(f"its {key} is not one whole number in a sensible range")
         return value
 
+    def optional_integer(self, key: str) -> int | None:
+        """A size, or None where the file does not state it or states 0."""
+        value = self._value(key)
+        return None if value is None or (isinstance(value, int) and value == 0) else self.integer(key)
+
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number above 0."""
         value = self._value(key)
@@ -72,21 +77,28 @@ class ModelFile:
             raise NotSupported(f"its {key} is neither true nor false")
         return value
 
-    def rotary(self, head_size: int) -> Rotary:
+    def rotary(self, head_size: int, *, halves: bool = False) -> Rotary:
         """base^(-2i / size) for pair i, each divided by the factor of the file's scaling, if it has one."""
+        frequencies = self._frequencies("rope.freq_base", head_size)
+        with np.errstate(all="ignore"):
+            frequencies /= self._linear_scaling()
+            if self.has(ROTARY_FACTORS):  # Llama 3: computed by the converter, one for each pair
+                frequencies /= self._vector(ROTARY_FACTORS, len(frequencies))
+        return _rotary(frequencies, halves)
+
+    def local_rotary(self, head_size: int, *, halves: bool = False) -> Rotary:
+        """That of layers with a window: a base of their own, and no scaling."""
+        return _rotary(self._frequencies("rope.freq_base_swa", head_size), halves)
+
+    def _frequencies(self, base: str, head_size: int) -> NDArray[np.float64]:
         size = self.integer("rope.dimension_count", head_size)
         if size % 2:
             raise NotSupported("its rotary embedding has an odd size")
         if size > head_size:
             raise NotSupported(f"its rotary embedding of {size} numbers is larger than a head of {head_size}")
-        exponents = np.arange(0, size, 2, dtype=np.float64) / size
         with np.errstate(all="ignore"):
-            frequencies = self.number("rope.freq_base", 10000.0) ** -exponents / self._linear_scaling()
-            if self.has(ROTARY_FACTORS):  # Llama 3: computed by the converter, one for each pair
-                frequencies /= self._vector(ROTARY_FACTORS, size // 2)
-        if not ((frequencies >= np.finfo(np.float32).tiny) & (frequencies <= FASTEST)).all():
-            raise NotSupported("its rotary embedding has impossible frequencies")
-        return Rotary(tuple(frequencies.tolist()))
+            exponents = np.arange(0, size, 2, dtype=np.float64) / size
+            return np.asarray(self.number(base, 10000.0) ** -exponents)
 
     def _linear_scaling(self) -> float:
         """What positions are divided by, as llama.cpp reads it; not 0."""
@@ -122,3 +134,9 @@ class ModelFile:
 
     def _value(self, key: str) -> object:
         return self.header.metadata.get(f"{self.header.architecture}.{key}")
+
+
+def _rotary(frequencies: NDArray[np.float64], halves: bool) -> Rotary:
+    if not ((frequencies >= np.finfo(np.float32).tiny) & (frequencies <= FASTEST)).all():
+        raise NotSupported("its rotary embedding has impossible frequencies")
+    return Rotary(tuple(frequencies.tolist()), halves)

@@ -6,7 +6,10 @@ Matrices are named by their tensors in the file. `compiled` hands the list to th
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from slipstream.runtime.native._native import Program, Weights
+from slipstream.runtime.native._native import Activation, Program, Weights
+
+Index = Mapping[str, int]
+"""Tensors by name: their numbers in `Weights`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,60 +19,39 @@ class Normalise:
     weight: str
     epsilon: float
 
-    def tensors(self) -> tuple[str, ...]:
+    def vectors(self) -> tuple[str, ...]:
         return (self.weight,)
 
-    def add_to(self, program: Program, index: Mapping[str, int]) -> None:
-        program.normalise(index[self.weight], self.epsilon)
+    def matrices(self) -> tuple[str, ...]:
+        return ()
+
+    def numbers(self, index: Index) -> tuple[int, float]:
+        """Where it is a part of another operation."""
+        return index[self.weight], self.epsilon
+
+    def add_to(self, program: Program, index: Index, rotaries: Sequence["Rotary"]) -> None:
+        program.normalise(self.numbers(index))
 
 
 @dataclass(frozen=True, slots=True)
-class Attend:
-    """Queries, keys and values of the normalised stream, rotated; causal attention over the cache.
+class Heads:
+    """The heads of queries, of keys or of values: matrix * the normalised stream.
 
-    Query heads that share a key-value head lie beside each other. `scale` multiplies the scores.
+    bias: is added
+    norm: of each head, before it is turned
     """
 
-    query: str
-    key: str
-    value: str
-    scale: float
-
-    def tensors(self) -> tuple[str, ...]:
-        return (self.query, self.key, self.value)
-
-    def add_to(self, program: Program, index: Mapping[str, int]) -> None:
-        program.attend(index[self.query], index[self.key], index[self.value], self.scale)
-
-
-@dataclass(frozen=True, slots=True)
-class GatedUnit:
-    """SwiGLU of the normalised stream: silu(gate x) * (up x) (Shazeer 2020)."""
-
-    gate: str
-    up: str
-
-    def tensors(self) -> tuple[str, ...]:
-        return (self.gate, self.up)
-
-    def add_to(self, program: Program, index: Mapping[str, int]) -> None:
-        program.gated_unit(index[self.gate], index[self.up])
-
-
-@dataclass(frozen=True, slots=True)
-class AddProjected:
-    """x += matrix * what the operation before computed."""
-
     matrix: str
+    bias: str | None = None
+    norm: Normalise | None = None
 
-    def tensors(self) -> tuple[str, ...]:
-        return (self.matrix,)
+    def vectors(self) -> tuple[str, ...]:
+        norm = self.norm.vectors() if self.norm else ()
+        return ((self.bias,) if self.bias else ()) + norm
 
-    def add_to(self, program: Program, index: Mapping[str, int]) -> None:
-        program.add_projected(index[self.matrix])
-
-
-Operation = Normalise | Attend | GatedUnit | AddProjected
+    def numbers(self, index: Index) -> tuple[int, int | None, tuple[int, float] | None]:
+        bias = index[self.bias] if self.bias else None
+        return index[self.matrix], bias, self.norm.numbers(index) if self.norm else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +67,82 @@ class Rotary:
 
 
 @dataclass(frozen=True, slots=True)
+class Attend:
+    """Queries, keys and values of the normalised stream, rotated; causal attention over the cache.
+
+    Query heads that share a key-value head lie beside each other.
+
+    scale:  multiplies the scores
+    window: how many positions a row sees, the last of them its own; None is all
+    """
+
+    query: Heads
+    key: Heads
+    value: Heads
+    rotary: Rotary
+    scale: float
+    window: int | None = None
+
+    def vectors(self) -> tuple[str, ...]:
+        return self.query.vectors() + self.key.vectors() + self.value.vectors()
+
+    def matrices(self) -> tuple[str, ...]:
+        return (self.query.matrix, self.key.matrix, self.value.matrix)
+
+    def add_to(self, program: Program, index: Index, rotaries: Sequence[Rotary]) -> None:
+        query, key, value = (heads.numbers(index) for heads in (self.query, self.key, self.value))
+        program.attend(query, key, value, self.scale, rotaries.index(self.rotary), self.window or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GatedUnit:
+    """activation(gate x) * (up x) of the normalised stream: SwiGLU or, with GELU's approximation by tanh, GEGLU
+    (Shazeer 2020).
+    """
+
+    gate: str
+    up: str
+    activation: Activation = Activation.SILU
+
+    def vectors(self) -> tuple[str, ...]:
+        return ()
+
+    def matrices(self) -> tuple[str, ...]:
+        return (self.gate, self.up)
+
+    def add_to(self, program: Program, index: Index, rotaries: Sequence[Rotary]) -> None:
+        program.gated_unit(index[self.gate], index[self.up], self.activation)
+
+
+@dataclass(frozen=True, slots=True)
+class AddProjected:
+    """x += matrix * what the operation before computed, and with a norm: x += norm(matrix * that)."""
+
+    matrix: str
+    norm: Normalise | None = None
+
+    def vectors(self) -> tuple[str, ...]:
+        return self.norm.vectors() if self.norm else ()
+
+    def matrices(self) -> tuple[str, ...]:
+        return (self.matrix,)
+
+    def add_to(self, program: Program, index: Index, rotaries: Sequence[Rotary]) -> None:
+        if self.norm:
+            program.add_normalised(index[self.matrix], self.norm.numbers(index))
+        else:
+            program.add_projected(index[self.matrix])
+
+
+Operation = Normalise | Attend | GatedUnit | AddProjected
+
+
+@dataclass(frozen=True, slots=True)
 class Decoder:
     """A whole model. Sizes are checked against the tensors when it is loaded.
 
     embedding, output: may name the same tensor, which is then stored once
+    embedding_scale:   what embeddings are multiplied by
     """
 
     width: int
@@ -97,31 +151,39 @@ class Decoder:
     head_size: int
     feed_forward: int
     embedding: str
-    rotary: Rotary
     layers: tuple[tuple[Operation, ...], ...]
     output_norm: Normalise
     output: str
+    embedding_scale: float = 1.0
 
     def tensors(self) -> list[str]:
-        """Names of all tensors, each once, in the order of their use."""
-        return list(dict.fromkeys(self._uses()))
+        """Names of all tensors, each once."""
+        names = [self.embedding]
+        for operation in self._operations():
+            names += [*operation.matrices(), *operation.vectors()]
+        return list(dict.fromkeys([*names, self.output_norm.weight, self.output]))
 
-    def norms(self) -> frozenset[str]:
+    def vectors(self) -> frozenset[str]:
         """Names of the tensors that must be vectors."""
-        operations = [operation for layer in self.layers for operation in layer]
-        return frozenset(one.weight for one in [*operations, self.output_norm] if isinstance(one, Normalise))
+        names = [name for operation in self._operations() for name in operation.vectors()]
+        return frozenset([*names, self.output_norm.weight])
 
     def gates(self) -> frozenset[str]:
         """Names of the matrices with `feed_forward` rows."""
-        units = [one for layer in self.layers for one in layer if isinstance(one, GatedUnit)]
-        return frozenset(name for unit in units for name in unit.tensors())
+        units = [one for one in self._operations() if isinstance(one, GatedUnit)]
+        return frozenset(name for unit in units for name in unit.matrices())
 
-    def _uses(self) -> Iterator[str]:
-        yield self.embedding
+    def rotaries(self) -> list[Rotary]:
+        """The rotary embeddings of all layers, each once."""
+        return list(dict.fromkeys(one.rotary for one in self._operations() if isinstance(one, Attend)))
+
+    def windows(self) -> list[int]:
+        """How many positions a row sees in each layer; 0 for all."""
+        return [sum(one.window or 0 for one in layer if isinstance(one, Attend)) for layer in self.layers]
+
+    def _operations(self) -> Iterator[Operation]:
         for layer in self.layers:
-            for operation in layer:
-                yield from operation.tensors()
-        yield from (self.output_norm.weight, self.output)
+            yield from layer
 
 
 def compiled(decoder: Decoder, weights: Weights, names: Sequence[str]) -> Program:
@@ -131,13 +193,14 @@ def compiled(decoder: Decoder, weights: Weights, names: Sequence[str]) -> Progra
     """
     index = {name: position for position, name in enumerate(names)}
     program = Program(weights, decoder.width, decoder.heads, decoder.key_value_heads, decoder.head_size)
-    program.embedding(index[decoder.embedding])
-    program.rotary(decoder.rotary.frequencies, decoder.rotary.halves)
+    program.embedding(index[decoder.embedding], decoder.embedding_scale)
+    rotaries = decoder.rotaries()
+    for rotary in rotaries:
+        program.rotary(rotary.frequencies, rotary.halves)
     for layer in decoder.layers:
         program.layer()
         for operation in layer:
-            operation.add_to(program, index)
-    norm = decoder.output_norm
-    program.output(index[norm.weight], norm.epsilon, index[decoder.output])
+            operation.add_to(program, index, rotaries)
+    program.output(decoder.output_norm.numbers(index), index[decoder.output])
     program.check()
     return program

@@ -12,7 +12,8 @@ CLOSED = -1
 class NativeSession:
     """Implements `core.protocols.Session`. The cache is the C++ side's; this is a handle.
 
-    Blocks of 64 tokens are shared by forks until one of them writes there; taking tokens back costs nothing.
+    Blocks of 64 tokens are shared by forks until one of them writes there; taking tokens back costs nothing. Layers
+    with a window keep what lies before it only as long as there is room.
     """
 
     def __init__(self, model: "NativeModel", number: int) -> None:
@@ -46,6 +47,12 @@ class NativeSession:
         self._require_open()
         assert 0 <= length <= self.length, f"cannot keep {length} of {self.length} tokens"
         self._model.native.truncate(self.number, length)
+
+    def reachable(self, length: int) -> int:
+        """The most committed tokens, up to `length`, that can be kept: all, or 0 where a window's are gone."""
+        self._require_open()
+        assert 0 <= length <= self.length, f"{length} of {self.length} tokens"
+        return self._model.native.reachable(self.number, length)
 
     def fork(self, length: int) -> "NativeSession":
         """A new session that begins with the first `length` tokens of this one; they share memory.

@@ -4,7 +4,7 @@ The GGUF converter has permuted queries and keys so that rotary pairs are neighb
 """
 
 from slipstream.runtime.native.modelfile import MOST_HEAD, ModelFile
-from slipstream.runtime.native.program import AddProjected, Attend, Decoder, GatedUnit, Normalise, Operation
+from slipstream.runtime.native.program import AddProjected, Attend, Decoder, GatedUnit, Heads, Normalise, Operation
 
 
 def llama(file: ModelFile) -> Decoder:
@@ -16,15 +16,17 @@ def llama(file: ModelFile) -> Decoder:
     width, heads = file.integer("embedding_length"), file.integer("attention.head_count")
     head_size = file.integer("attention.key_length", width // heads, MOST_HEAD)
     epsilon = file.number("attention.layer_norm_rms_epsilon")
+    rotary = file.rotary(head_size)
 
     def layer(i: int) -> tuple[Operation, ...]:
         # x += o(attention(norm(x)));  x += down(silu(gate(norm(x))) * up(norm(x)))
         return (
             Normalise(f"blk.{i}.attn_norm.weight", epsilon),
             Attend(
-                query=f"blk.{i}.attn_q.weight",
-                key=f"blk.{i}.attn_k.weight",
-                value=f"blk.{i}.attn_v.weight",
+                query=Heads(f"blk.{i}.attn_q.weight"),
+                key=Heads(f"blk.{i}.attn_k.weight"),
+                value=Heads(f"blk.{i}.attn_v.weight"),
+                rotary=rotary,
                 scale=head_size**-0.5,
             ),
             AddProjected(f"blk.{i}.attn_output.weight"),
@@ -40,7 +42,6 @@ def llama(file: ModelFile) -> Decoder:
         head_size=head_size,
         feed_forward=file.integer("feed_forward_length"),
         embedding="token_embd.weight",
-        rotary=file.rotary(head_size),
         layers=tuple(layer(i) for i in range(file.integer("block_count"))),
         output_norm=Normalise("output_norm.weight", epsilon),
         output="output.weight" if file.has("output.weight") else "token_embd.weight",
