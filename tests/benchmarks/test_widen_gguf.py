@@ -213,7 +213,7 @@ def test_the_real_model_says_the_same_when_wide(smollm2: Path, tmp_path: Path) -
     prompts = ["The capital of France is", "def fibonacci(n):\n", "1, 2, 3, 4,"]
     narrow_tokens, wide_tokens = greedy_tokens(smollm2, prompts), greedy_tokens(wide, prompts)
     assert wide_tokens == narrow_tokens
-    assert [len(tokens) for tokens in narrow_tokens] == [32, 32, 32]
+    assert min(map(len, narrow_tokens)) > 24, "answers that end early, as they may, say little"
 
 
 def greedy_tokens(path: Path, prompts: list[str]) -> list[list[int]]:

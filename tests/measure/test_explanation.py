@@ -12,6 +12,7 @@ from slipstream.models import read_model_header
 from slipstream.models.gguf import GgufHeader, TensorInfo
 from slipstream.models.gguf_types import TENSOR_TYPES
 from slipstream.runtime import LoadOptions
+from slipstream.runtime.llamacpp import binding
 from slipstream.runtime.native import load_native
 from tests import fake_native
 from tests.tiny_models import tiny_llama
@@ -59,6 +60,12 @@ def test_why_not_the_native_runtime(tiny: Path, monkeypatch: pytest.MonkeyPatch)
     assert "cannot run it: it is a test" in found.reason
     assert found.buffers is None
     assert found.weights == read_model_header(tiny).tensor_bytes
+
+
+def test_what_is_not_installed_is_said(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding, "installed", lambda: False)
+    found = explain(read_model_header(tiny), LoadOptions(runtime="llamacpp"))
+    assert "It is not installed; run: pip install" in found.reason
 
 
 def test_a_gpu_has_another_memory(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from slipstream.models import GgufHeader, PackedStrings
 from slipstream.models.gguf import TensorInfo
 from slipstream.runtime import LoadOptions, choose, devices
 from slipstream.runtime.checks import check_sizes, context_for
+from slipstream.runtime.llamacpp import binding
 from slipstream.runtime.memory import available_memory
 from slipstream.runtime.threads import default_threads
 
@@ -104,9 +105,11 @@ def explain(header: GgufHeader, options: LoadOptions) -> Explanation:
         computes_on = f"CPU, {threads} threads, {default_instruction_set()}"
         on_cpu = True
     else:
-        found = [] if options.gpu_layers == 0 else devices()
+        here = binding.installed()
+        found = devices() if here and options.gpu_layers != 0 else []
         on_cpu = not found
         reason = choice.notice or ("There is a GPU." if found else "llama.cpp was asked for.")
+        reason += "" if here else f" It is not installed; run: {binding.INSTALL}."
         computes_on = " and ".join([*found, "CPU"]) if found else f"CPU, {threads} threads"
     read = _read_per_token(header)
     return Explanation(
