@@ -45,26 +45,26 @@ namespace {
 
 #if defined(__x86_64__)
 
-bool has_avx2() {
+[[maybe_unused]] bool has_avx2() {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 
-bool has_avx512() {
+[[maybe_unused]] bool has_avx512() {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-bool has_avx512_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+[[maybe_unused]] bool has_avx512_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
 
 // Compilers learned the name "avxvnni" late; leaf 7, subleaf 1, EAX bit 4 says it.
-bool has_avx_vnni() {
+[[maybe_unused]] bool has_avx_vnni() {
     unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
     return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) && (eax >> 4 & 1);
 }
 
 #elif defined(__aarch64__)
 
-bool has_dot_products() {
+[[maybe_unused]] bool has_dot_products() {
 #if defined(__linux__)
     return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
 #else
