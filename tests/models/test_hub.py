@@ -126,6 +126,30 @@ def test_progress_and_the_cache_reach_the_library(home: Path, monkeypatch: pytes
     assert reports == [(50, 100, "fetching x.gguf"), (100, 100, "fetching x.gguf")]
 
 
+def test_all_parts_of_a_split_model_are_fetched(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+
+    def fetches(repository: str, file: str, *, cache_dir: Path, tqdm_class: object) -> str:
+        fetched.append(f"{repository}/{file}")
+        return f"/there/{file}"
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetches)
+    assert pull("hf:acme/Big/Q8/x-00001-of-00003.gguf") == Path("/there/Q8/x-00001-of-00003.gguf")
+    assert fetched == [f"acme/Big/Q8/x-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+
+
+def test_a_part_that_the_hub_lacks_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fetches(repository: str, file: str, *, cache_dir: Path, tqdm_class: object) -> str:
+        if "-00002-" in file:
+            raise library_error("EntryNotFoundError")
+        return f"/there/{file}"
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fetches)
+    monkeypatch.setattr(huggingface_hub.HfApi, "list_repo_files", lambda *_: [])
+    with pytest.raises(UnknownModelError, match="x-00002-of-00002"):
+        pull("hf:acme/Big/x-00001-of-00002.gguf")
+
+
 def test_an_interrupt_is_not_an_error_of_the_hub(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> str:
         raise KeyboardInterrupt

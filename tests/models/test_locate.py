@@ -220,9 +220,17 @@ def test_hub_names_that_are_none(home: Path, name: str) -> None:
     assert "hf:owner/repo/file.gguf" in refusal(name)
 
 
-def test_part_of_a_split_hub_model(home: Path) -> None:
-    message = refusal("hf:a/b/big-00001-of-00003.gguf", UnsupportedModelError)
-    assert "part 1 of a model split into 3 files" in message
+def test_a_later_part_of_a_split_hub_model(home: Path) -> None:
+    message = refusal("hf:a/b/big-00002-of-00003.gguf", UnsupportedModelError)
+    assert "name the part that ends in -00001-of-00003.gguf" in message
+
+
+def test_a_split_hub_model_is_there_with_its_last_part(home: Path) -> None:
+    first = hub_model(home, "acme/Big", "big-00001-of-00002.gguf", "aaa")
+    name = "hf:acme/Big/big-00001-of-00002.gguf"
+    assert "slipstream pull" in refusal(name)
+    hub_model(home, "acme/Big", "big-00002-of-00002.gguf", "aaa")
+    assert resolve(name) == first
 
 
 def test_the_hub_s_main_revision_wins(home: Path) -> None:

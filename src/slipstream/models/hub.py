@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +15,12 @@ from slipstream.errors import (
     UnknownModelError,
     UnsupportedModelError,
 )
-from slipstream.models import storage
+from slipstream.models import split, storage
 from slipstream.models.catalog import unknown_sentence
 from slipstream.models.paths import huggingface_directory
 
 # Enough for one small answer; the library itself tries again and again for half a minute.
 SECONDS_TO_ANSWER = 5.0
-SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,53 +37,71 @@ class HubFile:
         if len(pieces) < 3 or not all(pieces) or ".." in pieces or not name.lower().endswith(".gguf"):
             raise UnknownModelError(f"{name!r} does not name a file on the hub; write hf:owner/repo/file.gguf.")
         file = cls("/".join(pieces[:2]), "/".join(pieces[2:]))
-        if match := SPLIT.search(file.file_name):
+        if split.is_later_part(Path(file.file_name)):
             raise UnsupportedModelError(
-                f"{name} is part {int(match[1])} of a model split into {int(match[2])} files; "
-                "choose a quantisation that is one file, "
-                "or download all parts into one folder and give the path of the first."
+                f"{name} is not the first part of its model; name the part that ends in "
+                f"-00001-of-{name[-10:-5]}.gguf, and the others are fetched with it."
             )
         return file
 
+    @property
+    def name(self) -> str:
+        """What a user types."""
+        return f"hf:{self.repository}/{self.file_name}"
+
+    @property
+    def parts(self) -> list["HubFile"]:
+        """The files of the whole model; this one alone where the model is not split."""
+        *folders, base = self.file_name.split("/")
+        return [HubFile(self.repository, "/".join([*folders, part])) for part in split.part_names(base)]
+
 
 def cached_in_hub(name: str) -> Path | None:
-    """Where `hf:owner/repo/file.gguf` already lies in the hub's cache, or None. Uses no network."""
-    import huggingface_hub  # takes 0.15 s, so only who needs it pays
-
+    """Where `hf:owner/repo/file.gguf` already lies in the hub's cache with all its parts, or None. Uses no network."""
     file = HubFile.parse(name)
     try:
-        found = huggingface_hub.try_to_load_from_cache(
-            file.repository, file.file_name, cache_dir=huggingface_directory()
-        )
+        found = [_cached(part) for part in file.parts]
     except (ValueError, OSError) as error:
         raise UnknownModelError(f"{name!r} does not name a file on the hub; write hf:owner/repo/file.gguf.") from error
+    return found[0] if None not in found else None
+
+
+def _cached(file: HubFile) -> Path | None:
+    import huggingface_hub  # takes 0.15 s, so only who needs it pays
+
+    found = huggingface_hub.try_to_load_from_cache(file.repository, file.file_name, cache_dir=huggingface_directory())
     return Path(found) if isinstance(found, str) else None
 
 
 def pull_from_hub(name: str, progress: Callable[[int, int | None, str], None]) -> Path:
     """Fetch `hf:owner/repo/file.gguf` into the hub's cache unless it is there; return its path.
 
-    Raises UnknownModelError (no such repository or file), DownloadError or StorageError. The hub's
-    library resumes its own partial downloads and gives them no name a model could be found by.
+    Of a split model, whose first part is named, all parts are fetched. Raises UnknownModelError (no such repository or
+    file), DownloadError or StorageError. The hub's library resumes its own partial downloads and gives them no name a
+    model could be found by.
     """
     if path := cached_in_hub(name):
         return path
+    file = HubFile.parse(name)
+    with _quiet():
+        _require_answer(name, file)
+        first, *_ = [_download(part, progress) for part in file.parts]
+    return first
+
+
+def _download(file: HubFile, progress: Callable[[int, int | None, str], None]) -> Path:
     import huggingface_hub
 
-    file = HubFile.parse(name)
     options: dict[str, Any] = {"cache_dir": huggingface_directory()}
     # Its first versions draw their own bar and take no other.
     if "tqdm_class" in inspect.signature(huggingface_hub.hf_hub_download).parameters:
         options["tqdm_class"] = _progress_bar(progress, f"fetching {file.file_name}")
-    with _quiet():
-        _require_answer(name, file)
-        try:
-            found = Path(huggingface_hub.hf_hub_download(file.repository, file.file_name, **options))
-        except Exception as error:
-            # The library raises its own, its HTTP client's and the system's errors, and has changed the
-            # first two between versions; every one of them means that the file did not arrive.
-            raise _explain(error, name, file) from error
-    return found
+    try:
+        return Path(huggingface_hub.hf_hub_download(file.repository, file.file_name, **options))
+    except Exception as error:
+        # The library raises its own, its HTTP client's and the system's errors, and has changed the first two between
+        # versions; every one of them means that the file did not arrive.
+        raise _explain(error, file) from error
 
 
 @contextmanager
@@ -113,15 +129,15 @@ def _require_answer(name: str, file: HubFile) -> None:
         response = getattr(error, "response", None)
         if getattr(response, "status_code", 0) >= 500:
             raise _unreachable(name) from error
-    except Exception as error:  # as many kinds as in `pull_from_hub`
+    except Exception as error:  # as many kinds as in `_download`
         raise _unreachable(name) from error
 
 
-def _explain(error: Exception, name: str, file: HubFile) -> SlipstreamError:
+def _explain(error: Exception, file: HubFile) -> SlipstreamError:
     from huggingface_hub import errors
 
     if isinstance(error, errors.LocalEntryNotFoundError):
-        return _unreachable(name)
+        return _unreachable(file.name)
     if isinstance(error, errors.GatedRepoError):
         return DownloadError(
             f"{file.repository} asks you to accept its licence: do so on its page, run `hf auth login`, and try again."
@@ -131,14 +147,14 @@ def _explain(error: Exception, name: str, file: HubFile) -> SlipstreamError:
     if isinstance(error, errors.EntryNotFoundError):
         return UnknownModelError(_missing_file(file))
     if isinstance(error, errors.HFValidationError):
-        return UnknownModelError(f"{name!r} does not name a file on the hub; write hf:owner/repo/file.gguf.")
+        return UnknownModelError(f"{file.name!r} does not name a file on the hub; write hf:owner/repo/file.gguf.")
     if isinstance(error, OSError) and error.errno in storage.FULL | storage.DENIED:
         return StorageError(
             storage.storage_sentence(error.errno, huggingface_directory(), "").replace(
                 "SLIPSTREAM_CACHE_DIR", "HF_HOME"
             )
         )
-    return _unreachable(name)
+    return _unreachable(file.name)
 
 
 def _unreachable(name: str) -> DownloadError:
@@ -151,10 +167,10 @@ def _missing_file(file: HubFile) -> str:
 
     try:
         names = huggingface_hub.HfApi().list_repo_files(file.repository)
-    except Exception:  # noqa: BLE001 - only a suggestion hangs on it; errors are as many as in `pull_from_hub`
+    except Exception:  # noqa: BLE001 - only a suggestion hangs on it; errors are as many as in `_download`
         names = []
     known = [f"hf:{file.repository}/{name}" for name in names if name.endswith(".gguf")]
-    return unknown_sentence(f"hf:{file.repository}/{file.file_name}", known)
+    return unknown_sentence(file.name, known)
 
 
 class _Bar:

@@ -24,6 +24,14 @@ def is_later_part(path: Path) -> bool:
     return match is not None and int(match[2]) > 1
 
 
+def part_names(name: str) -> list[str]:
+    """Names of all files of the model whose first file, or only one, is called `name`; a later part's name alone."""
+    match = NAME.fullmatch(name)
+    if match is None or int(match[2]) != 1:
+        return [name]
+    return [f"{match[1]}-{number:05}-of-{match[3]}.gguf" for number in range(1, int(match[3]) + 1)]
+
+
 def join(first: "GgufHeader", read: Callable[[Path], "GgufHeader"]) -> "GgufHeader":
     """The header of the whole model whose first file this is; of a model in one file, the same header.
 
