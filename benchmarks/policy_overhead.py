@@ -48,7 +48,7 @@ class View:
     """As much of a sequence as a policy looks at."""
 
     def __init__(self, number: int) -> None:
-        self.id, self.tokens, self.draft_limit = number, [0] * 200, 64
+        self.id, self.tokens, self.draft_limit, self.prediction = number, [0] * 200, 64, ()
 
 
 CASES: dict[str, tuple[Callable[[], list[BaseDrafter]], bool]] = {

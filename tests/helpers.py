@@ -1,5 +1,6 @@
 """Small stand-ins that several test files share."""
 
+from collections.abc import Sequence
 from itertools import count
 
 from slipstream.core.params import SamplingParams
@@ -22,11 +23,13 @@ class View:
         vocabulary_size: int = 258,
         draft_limit: int = 64,
         constraint: Constraint | None = None,
+        prediction: Sequence[int] = (),
     ) -> None:
         self.id = next(_ids)
         self.tokens = tokens
         self.sampler = Sampler(params, vocabulary_size, tokens, constraint=constraint)
         self.draft_limit = draft_limit
+        self.prediction = prediction
 
 
 def accept_first(draft: Draft, accepted: int) -> Verdict:

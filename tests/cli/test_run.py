@@ -104,6 +104,25 @@ def test_json_is_one_object_with_everything(cli: Cli, fake: FakeModel) -> None:
     assert value["draft_models"] == []
 
 
+def test_a_prediction_is_drafted_from(cli: Cli, fake: FakeModel, tmp_path: Path) -> None:
+    plain = cli("run", "hello", "--max-tokens", "60", "--seed", "7", "--speculation", "off", "--json")
+    file = tmp_path / "earlier.txt"
+    file.write_text(json.loads(plain.out)["text"], encoding="utf-8")
+    fast = cli("run", "hello", "--max-tokens", "60", "--seed", "7", "-d", "none", "--prediction", file, "--json")
+    assert json.loads(fast.out)["tokens"] == json.loads(plain.out)["tokens"]
+    assert json.loads(fast.out)["speculation"]["drafter"] == "prediction"
+    assert json.loads(fast.out)["speculation"]["enabled"] is True
+
+
+def test_a_prediction_that_cannot_be_read_is_one_sentence(cli: Cli, fake: FakeModel, tmp_path: Path) -> None:
+    missing = cli("run", "hello", "--prediction", tmp_path / "no.txt")
+    assert (missing.code, missing.out) == (2, "")
+    assert "no.txt cannot be read: No such file or directory." in missing.err
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9")
+    assert "is not UTF-8 text (byte 4)" in cli("run", "hello", "--prediction", tmp_path / "latin.txt").err
+    assert "Is a directory" in cli("run", "hello", "--prediction", tmp_path).err
+
+
 def test_json_names_the_draft_model(cli: Cli, tiny: Path) -> None:
     result = cli("run", "-m", tiny, "-d", f"suffix+{tiny}", "hi", "--max-tokens", "4", "--json")
     value = json.loads(result.out)

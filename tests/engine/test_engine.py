@@ -113,6 +113,57 @@ def test_several_sequences_get_the_texts_they_get_alone(drafter: str) -> None:
     assert [one.text for one in together] == [one.text for one in alone]
 
 
+@settings(max_examples=60, deadline=None)
+@given(options, st.integers(1, 9), st.randoms(use_true_random=False), st.sampled_from(["none", "suffix", "model"]))
+def test_a_prediction_changes_nothing(
+    options: dict[str, object], num_draft_tokens: int, random: random.Random, drafter: str
+) -> None:
+    prompt = [0, 1, 2, 3, 3, 2]
+    plain = make_engine("none").generate(prompt, **options)  # type: ignore[arg-type]
+    predicted = [token for token in plain.tokens for token in edited(token, random)]
+    engine = make_engine(drafter, num_draft_tokens=num_draft_tokens)
+    fast = engine.generate(prompt, prediction=predicted, **options)  # type: ignore[arg-type]
+    for field in ("text", "tokens", "logprobs", "finish_reason", "seed"):
+        assert getattr(fast, field) == getattr(plain, field), field
+
+
+def edited(token: int, random: random.Random) -> list[int]:
+    """Most tokens as they are, some left out, exchanged or doubled."""
+    return random.choice([[token]] * 9 + [[], [(token + 1) % 5], [token, token]])
+
+
+def test_a_prediction_that_is_right_makes_few_rounds() -> None:
+    plain = make_engine("none", endless=True).generate([0, 1], seed=1, temperature=1.0, max_tokens=50)
+    engine = make_engine("none", endless=True)
+    fast = engine.generate([0, 1], seed=1, temperature=1.0, max_tokens=50, prediction=plain.tokens)
+    assert fast.tokens == plain.tokens
+    assert fast.statistics.rounds == 10, "five tokens a round: a draft of four, and one"
+    assert fast.drafted_by("prediction") == (40, 0)
+    assert fast.drafter == "prediction"
+    wrong = engine.generate([0, 1], seed=1, temperature=1.0, max_tokens=50, prediction=plain.tokens[::-1])
+    accepted, refused = wrong.drafted_by("prediction")
+    assert wrong.tokens == plain.tokens
+    assert refused > 0
+    assert accepted < 40
+    assert engine.generate([0, 1], seed=1, max_tokens=5, num_draft_tokens=0, prediction=[1]).drafter == "none"
+
+
+def test_only_the_text_that_has_a_prediction_is_drafted_for_from_it() -> None:
+    engine = make_engine("none", endless=True, max_sessions=2)
+    plain = engine.generate([0, 1], seed=1, temperature=1.0, max_tokens=20)
+    batch = engine.batch()
+    with_one = engine.prepare([0, 1], seed=1, temperature=1.0, max_tokens=20, prediction=plain.tokens)
+    without = engine.prepare([0, 1], seed=1, temperature=1.0, max_tokens=20)
+    batch.add(without)
+    batch.add(with_one)
+    while not batch.finished:
+        batch.play_round()
+    batch.close()
+    assert with_one.completion.tokens == without.completion.tokens == plain.tokens
+    assert with_one.completion.drafted_by("prediction")[0] > 10
+    assert without.completion.statistics.drafted == 0
+
+
 def test_streamed_tokens_are_the_completion() -> None:
     engine = make_engine("suffix", endless=True)
     with engine.stream([0, 1, 2] * 6, seed=1, temperature=0.3, max_tokens=40) as stream:
@@ -274,6 +325,10 @@ def test_an_interrupted_forward_leaves_both_caches_clean(which: str, at: int) ->
         ([0], {"temperature": -1}, UsageError, "from 0 to 100"),
         ([0], {"temprature": 1}, UsageError, "did you mean temperature"),
         ([0], {"stop": ""}, UsageError, "empty"),
+        ([0], {"prediction": [6]}, UsageError, "prediction must be a text"),
+        ([0], {"prediction": [True]}, UsageError, "prediction must be a text"),
+        ([0], {"prediction": 5}, UsageError, "prediction must be a text"),
+        ([0], {"prediction": b"ab"}, UsageError, "prediction must be a text"),
         ([0], {"logit_bias": {77: 1.0}}, UsageError, "0 to 5"),
         ([0, {"role": "user", "content": "a"}], {}, UsageError, "or a list of"),
     ],

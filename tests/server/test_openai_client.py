@@ -3,12 +3,15 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
 
 from slipstream.engine import Engine
-from tests.server.serving import Served, fake_engine, serving
+from slipstream.models import ChatTemplate
+from tests.fakes import FakeModel
+from tests.server.serving import TEMPLATE, LetterVocabulary, Served, fake_engine, serving
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello there, hello there"}]
 
@@ -68,6 +71,26 @@ def test_a_stream_joins_to_the_same_text_and_ends_with_its_usage(client: openai.
     assert any(token["accepted"] for token in tokens)
     assert {token["drafter"] for token in tokens if token["accepted"]} <= {"suffix", "model"}
     assert tokens[-1]["round"] == max(token["round"] for token in tokens)
+
+
+def test_a_prediction_is_counted_and_changes_nothing(alone: Engine) -> None:
+    expected = alone.generate(MESSAGES, seed=3, max_tokens=40, num_draft_tokens=0)
+    model = FakeModel(LetterVocabulary(), seed=1, order=1, context_length=512, max_rows=64, max_sessions=4)
+    engine = Engine(model, template=ChatTemplate(TEMPLATE), defaults=alone.defaults)
+    with serving(engine) as served, openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        asked: Any = {"model": "any", "messages": MESSAGES, "seed": 3, "max_tokens": 40}
+        for content in ("a text", [{"type": "text", "text": "a "}, {"type": "text", "text": "text"}]):
+            answer = client.chat.completions.create(**asked, prediction={"type": "content", "content": content})
+            assert answer.choices[0].message.content == expected.text
+            details = answer.usage.completion_tokens_details
+            counts = details.accepted_prediction_tokens, details.rejected_prediction_tokens
+            assert sum(counts) == answer.timings["draft_n"] > 0
+            assert counts[0] == answer.timings["draft_n_accepted"]
+            assert answer.speculation["drafter"] == "prediction"
+        without = client.chat.completions.create(**asked)
+        assert without.usage.completion_tokens_details.rejected_prediction_tokens == 0
+        with pytest.raises(openai.BadRequestError, match="prediction"):
+            client.chat.completions.create(**asked, prediction={"type": "image", "content": "x"})
 
 
 def test_log_probabilities_are_those_of_plain_decoding(client: openai.OpenAI, alone: Engine) -> None:

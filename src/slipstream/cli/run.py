@@ -1,6 +1,7 @@
 """`slipstream run`: one prompt, one answer."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,14 @@ def run(
         typer.Argument(help="What to say to the model. Text from a pipe is put after it, or taken instead of it."),
     ] = None,
     *,
+    prediction: Annotated[
+        Path | None,
+        typer.Option(
+            "--prediction",
+            help="A file with the text that is expected to come out, with changes: guesses come from it.",
+            metavar="FILE",
+        ),
+    ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Continue the prompt as plain text, without the model's chat template.")
     ] = False,
@@ -40,20 +49,23 @@ def run(
             "--system and --think belong to the chat template, which --raw leaves out; use one or the other."
         )
     text = _read_prompt(prompt)
+    predicted = None if prediction is None else _read_file("--prediction", prediction)
     with answer.load(settings) as engine:
         answer.check_thinking(engine, settings.think)
-        _answer(engine, text, settings, raw=raw, json=json)
+        _answer(engine, text, settings, predicted, raw=raw, json=json)
     if interrupts.caught:
         raise typer.Exit(EXIT_CODE)
 
 
-def _answer(engine: "Engine", text: str, settings: Settings, *, raw: bool, json: bool) -> None:
+def _answer(engine: "Engine", text: str, settings: Settings, predicted: str | None, *, raw: bool, json: bool) -> None:
     from slipstream.cli import answer, figures
     from slipstream.cli.terminal import Output
     from slipstream.engine import Conversation
 
     output = Output()
     options = settings.generation_options()
+    if predicted is not None:
+        options["prediction"] = predicted
     conversation = Conversation(engine, system=settings.system, think=settings.think)
     stream = engine.stream(text, **options) if raw else conversation.ask(text, **options)
     if json:
@@ -79,6 +91,16 @@ def _read_prompt(prompt: str | None) -> str:
             'There is no prompt; write slipstream run "your prompt", pipe a text in, or start slipstream chat.'
         )
     return "\n\n".join(parts)
+
+
+def _read_file(option: str, path: Path) -> str:
+    """A file's text. Raises UsageError."""
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option} {path} is not UTF-8 text (byte {error.start + 1}).") from None
+    except OSError as error:
+        raise UsageError(f"{option} {path} cannot be read: {error.strerror}.") from error
 
 
 def _read_stdin() -> str:

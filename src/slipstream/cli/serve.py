@@ -260,7 +260,7 @@ def _load(
         num_draft_tokens=length,
     )  # fmt: skip
     engine = answer.load(settings, max_sequences=parallel)
-    engine.expect_grammars()
+    engine.expect_drafts()
     return engine
 
 

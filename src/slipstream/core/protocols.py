@@ -193,6 +193,10 @@ class SequenceView(Protocol):
     def draft_limit(self) -> int:
         """Most draft tokens that can be of use this round."""
 
+    @property
+    def prediction(self) -> Sequence[int]:
+        """Ids of the text that the user expects to come out, with changes; empty where none was given."""
+
 
 class Growth(NamedTuple):
     """A draft that may grow: `extend` adds at most `limit` nodes to it.

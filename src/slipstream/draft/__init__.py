@@ -1,9 +1,18 @@
 """Drafters: one file each. Nothing here can change which tokens come out."""
 
 from slipstream.core.protocols import Growth
-from slipstream.draft.base import BaseDrafter
+from slipstream.draft.base import BaseDrafter, TextDrafter
 from slipstream.draft.draft_model import ModelDrafter
 from slipstream.draft.forced import ForcedDrafter
+from slipstream.draft.prediction import PredictionDrafter
 from slipstream.draft.suffix import SuffixDrafter
 
-__all__ = ["BaseDrafter", "ForcedDrafter", "Growth", "ModelDrafter", "SuffixDrafter"]
+__all__ = [
+    "BaseDrafter",
+    "ForcedDrafter",
+    "Growth",
+    "ModelDrafter",
+    "PredictionDrafter",
+    "SuffixDrafter",
+    "TextDrafter",
+]

@@ -38,3 +38,16 @@ class BaseDrafter:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class TextDrafter(BaseDrafter):
+    """A drafter for texts that brought something of their own to draft from: a grammar, a prediction.
+
+    An engine has one of each and asks it where a text has what it needs.
+    """
+
+    free = True
+
+    def serves(self, sequence: SequenceView) -> bool:
+        """Whether there is something to draft from."""
+        raise NotImplementedError

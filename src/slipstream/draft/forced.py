@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from slipstream.core.protocols import Growth
-from slipstream.draft.base import BaseDrafter
+from slipstream.core.protocols import Growth, SequenceView
+from slipstream.draft.base import TextDrafter
 
 
-class ForcedDrafter(BaseDrafter):
+class ForcedDrafter(TextDrafter):
     """Proposes the tokens that the sequence's constraint forces; nothing for a sequence without one.
 
     Forced text can be spelt in several ways, and the target chooses which; the constraint names the usual one. So these
@@ -14,7 +14,9 @@ class ForcedDrafter(BaseDrafter):
     """
 
     name = "grammar"
-    free = True
+
+    def serves(self, sequence: SequenceView) -> bool:
+        return sequence.sampler.constraint is not None
 
     def extend(self, frontier: Sequence[Growth]) -> None:
         for growth in frontier:

@@ -7,6 +7,7 @@ from time import perf_counter
 from slipstream.core.pool import SessionPool
 from slipstream.core.protocols import Drafter, Model, Policy, Segment
 from slipstream.core.verify import Verdict
+from slipstream.draft import TextDrafter
 from slipstream.engine.completion import Completion, Token
 from slipstream.engine.round import play_round
 from slipstream.engine.sequence import Sequence
@@ -60,8 +61,8 @@ class Generation:
 class Batch:
     """Generations that are decoded together, and the parts that do it.
 
-    forced: drafts what grammars force; it takes part in rounds of texts that have one, after the drafters, whose places
-            the policy knows
+    own: drafters for texts that have something of their own to draft from; they take part in rounds of such texts,
+         after the drafters, whose places the policy knows
 
     Everything a sequence takes (a session with the target, a place with the drafters) is given back by `remove` or
     `close`, however the generation ends.
@@ -73,20 +74,20 @@ class Batch:
         pool: SessionPool,
         drafters: Several[Drafter],
         policy: Policy,
-        forced: Drafter | None = None,
+        own: Several[TextDrafter] = (),
     ) -> None:
         self._target = target
         self._pool = pool
         self._drafters = drafters
         self._policy = policy
-        self._forced = forced if target.capabilities.rollback else None
+        self._own = own if target.capabilities.rollback else ()
         self._begun: list[Generation] = []
 
     def add(self, generation: Generation) -> None:
         """Let a generation take part from the next round on. Raises RuntimeUnavailableError if no session is left."""
         reused = generation.place(self._pool)
         self._begun.append(generation)
-        for drafter in self._drafters:
+        for drafter in (*self._drafters, *self._own):
             drafter.begin(generation.sequence, reused)
 
     def play_round(self, slice_rows: int = 0) -> list[tuple[Generation, list[Token]]]:
@@ -120,9 +121,11 @@ class Batch:
         return [(one, one.take(verdict, spent)) for one, verdict, spent in decoded]
 
     def _drafters_for(self, sequences: Several[Sequence]) -> Several[Drafter]:
-        if self._forced is None or not any(one.sampler.constraint is not None for one in sequences):
-            return self._drafters
-        return [*self._drafters, self._forced]
+        """The drafters, and their own ones up to the last that is of use: each has the same place in every round."""
+        needed = max(
+            [n for n, drafter in enumerate(self._own, 1) if any(drafter.serves(one) for one in sequences)], default=0
+        )
+        return [*self._drafters, *self._own[:needed]] if needed else self._drafters
 
     @property
     def held(self) -> int:
@@ -147,7 +150,7 @@ class Batch:
         with ExitStack() as stack:
             stack.callback(self._pool.release, sequence.placed, sequence.tokens)
             stack.callback(self._policy.end, sequence)
-            for drafter in self._drafters:
+            for drafter in (*self._drafters, *self._own):
                 stack.callback(drafter.end, sequence)
             if not sequence.finished:
                 generation.completion.text += sequence.text.flush()

@@ -93,6 +93,12 @@ class Completion:
         actual = sum(seconds for _, seconds in known)
         return sum(plain for plain, _ in known) / actual if actual > 0 else None
 
+    def drafted_by(self, drafter: str) -> tuple[int, int]:
+        """(tokens accepted, tokens refused) of what a drafter proposed and the target checked."""
+        records = [record for record in self.rounds if record.drafter == drafter]
+        accepted = sum(record.accepted for record in records)
+        return accepted, sum(record.drafted for record in records) - accepted
+
     def speculation(self) -> dict[str, Any]:
         """The figures of speculative decoding as `--json` prints them."""
         statistics = self.statistics

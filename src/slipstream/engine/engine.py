@@ -16,7 +16,7 @@ from slipstream.core.params import SamplingParams, check_number, check_whole
 from slipstream.core.pool import SessionPool
 from slipstream.core.protocols import Drafter, Model, Policy
 from slipstream.core.sampling import Sampler
-from slipstream.draft import BaseDrafter, ForcedDrafter
+from slipstream.draft import BaseDrafter, ForcedDrafter, PredictionDrafter, TextDrafter
 from slipstream.engine.batch import Batch, Generation
 from slipstream.engine.completion import Completion
 from slipstream.engine.learning import Costs, adaptive_policy, new_costs
@@ -98,7 +98,7 @@ class Engine:
         self._source: _Source | None = None
         self._policy_for: Callable[[Several[Drafter]], Policy] | None = None
         """Makes the policy that measures, where none was needed because there are no drafters."""
-        self._forced = ForcedDrafter()
+        self._own: list[TextDrafter] = [ForcedDrafter(), PredictionDrafter()]
         self._owns_target = True
         self._closed = False
 
@@ -201,7 +201,7 @@ class Engine:
         if isinstance(spec, list):
             self.drafters = spec
         elif self.target.capabilities.rollback:
-            self.drafters = load_drafters(plans, self.target, self._source.options, progress)
+            self.drafters = load_drafters(plans, self.target, progress)
         if not self.target.capabilities.rollback:
             self._close_drafters()
 
@@ -235,9 +235,10 @@ class Engine:
         items = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray) else [None]
         if items and all(isinstance(item, Mapping) for item in items):
             return self.tokenize_rendered(self.render(cast(list[Message], items), think=think))
-        if not all(isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items):
+        ids = _ids(items)
+        if ids is None:
             raise UsageError("A prompt is text, or a list of token ids, or a list of chat messages.")
-        return [int(item) for item in cast(list[int], items)]
+        return ids
 
     def render(
         self, messages: Several[Message], *, think: bool | None = None, tools: Several[Mapping[str, Any]] | None = None
@@ -260,8 +261,8 @@ class Engine:
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
         """Generate token by token: iterate over the result. Options as in `GenerationOptions`."""
         generation = self.prepare(prompt, **options)
-        if generation.sequence.sampler.constraint is not None:
-            self.expect_grammars()
+        if any(drafter.serves(generation.sequence) for drafter in self._own):
+            self.expect_drafts()
         return Stream(self.batch(), generation)
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Completion:
@@ -279,8 +280,8 @@ class Engine:
         """
         seeded: GenerationOptions = {**options, "seed": sampling_params(self.defaults, options).seeded().seed}
         generations = [self.prepare(prompt, **seeded) for prompt in prompts]
-        if options.get("grammar") is not None:
-            self.expect_grammars()
+        if any(drafter.serves(one.sequence) for drafter in self._own for one in generations):
+            self.expect_drafts()
         batch = self.batch()
         try:
             for generation in generations:
@@ -343,7 +344,7 @@ class Engine:
     def batch(self) -> Batch:
         """An empty batch, for generations that `prepare` made."""
         self._require_open()
-        return Batch(self.target, self._pool, self.drafters, self.policy, self._forced)
+        return Batch(self.target, self._pool, self.drafters, self.policy, self._own)
 
     def keep_sessions(self, most: int) -> None:
         """Let so many sessions stay open, whose KV caches serve prompts that begin alike; for engines with many texts.
@@ -366,15 +367,15 @@ class Engine:
         ids = self.tokenize(prompt, think=options.get("think"))
         return self._generation(ids, params, options, choice)
 
-    def expect_grammars(self) -> None:
+    def expect_drafts(self) -> None:
         """Measure what forwards cost, where that was not needed because there are no drafters.
 
-        What a grammar forces is drafted without one. `stream` and `generate` call this before the first text with a
-        grammar; a server does before it begins.
+        What a grammar forces and what a prediction says is drafted without one. `stream` and `generate` call this
+        before the first text that has such a thing; a server does before it begins.
         """
         if self._policy_for is not None and self.target.capabilities.rollback:
             self._pool.close()  # costs are measured in a session, and the model may have but one
-            self.policy, self._policy_for = self._policy_for([self._forced]), None
+            self.policy, self._policy_for = self._policy_for(self._own), None
 
     @cached_property
     def grammar_vocabulary(self) -> GrammarVocabulary:
@@ -384,12 +385,14 @@ class Engine:
     def _constraint(self, grammar: Grammar | Mapping[str, Any] | None) -> GrammarConstraint | None:
         return None if grammar is None else Grammar.of(grammar).constraint(self.grammar_vocabulary)
 
-    def _drafters_of(self, constraint: GrammarConstraint | None) -> str:
+    def _drafters_of(self, sequence: Sequence) -> str:
         """Names of those who may draft for a text."""
         off = isinstance(self.policy, FixedLength) and self.policy.num_draft_tokens == 0
-        if constraint is None or off or not self.target.capabilities.rollback:
+        if sequence.num_draft_tokens == 0:
+            return _names(())
+        if off or not self.target.capabilities.rollback:
             return self.drafter_name
-        return _names([*self.drafters, self._forced])
+        return _names([*self.drafters, *(drafter for drafter in self._own if drafter.serves(sequence))])
 
     def _generation(
         self, prompt: list[int], params: SamplingParams, options: GenerationOptions, choice: int
@@ -408,13 +411,35 @@ class Engine:
         most = options.get("num_draft_tokens")
         if most is not None:
             check_whole("num_draft_tokens", most, 0, MOST_DRAFT_TOKENS)
-        drafter = _names(()) if most == 0 else self._drafters_of(constraint)
-        completion = Completion(prompt, seed=params.seed, drafter=drafter, logprobs=[] if logprobs else None)
         top = options.get("top_logprobs", 0)
         check_whole("top_logprobs", top, 0, MOST_TOP_LOGPROBS)
-        sequence = Sequence(prompt, sampler, text, logprobs=logprobs, top_logprobs=top, num_draft_tokens=most)
-        completion.statistics = sequence.statistics
+        sequence = Sequence(
+            prompt,
+            sampler,
+            text,
+            logprobs=logprobs,
+            top_logprobs=top,
+            num_draft_tokens=most,
+            prediction=self._predicted(options.get("prediction")),
+        )
+        completion = Completion(
+            prompt,
+            seed=params.seed,
+            drafter=self._drafters_of(sequence),
+            logprobs=[] if logprobs else None,
+            statistics=sequence.statistics,
+        )
         return Generation(sequence, completion)
+
+    def _predicted(self, prediction: str | Several[int] | None) -> list[int]:
+        """Ids of a prediction; no more of it than could come out."""
+        if isinstance(prediction, str):
+            ids: list[int] | None = self.target.vocabulary.tokenize(prediction, add_bos=False, parse_special=False)
+        else:
+            ids = _ids(() if prediction is None else prediction)
+        if ids is None or not all(0 <= one < self.target.vocabulary.size for one in ids):
+            raise UsageError("prediction must be a text, or a list of the model's token ids.")
+        return ids[: self.target.context_length]
 
     def _check_prompt(self, prompt: list[int]) -> None:
         size, limit = self.target.vocabulary.size, self.target.context_length
@@ -438,6 +463,14 @@ class Engine:
         """Templates usually write the first token themselves; it must not come twice."""
         bos = self.target.vocabulary.bos
         return bos is None or not text.startswith(self.target.vocabulary.token_name(bos))
+
+
+def _ids(given: object) -> list[int] | None:
+    """A list of whole numbers, numpy's among them; None for what is none."""
+    items = list(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray) else [None]
+    if not all(isinstance(item, int | np.integer) and not isinstance(item, bool) for item in items):
+        return None
+    return [int(item) for item in cast(list[int], items)]
 
 
 def _names(drafters: Several[Drafter]) -> str:

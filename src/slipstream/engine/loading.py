@@ -82,16 +82,22 @@ def load_model(path: Path, choice: Choice, options: LoadOptions, progress: LoadP
 class DraftPlan:
     """One drafter of those that `--draft` asks for, checked as far as headers tell.
 
-    name:   "suffix", or what its tokens are marked with
-    model:  the draft model's header, None for the suffix drafter
+    name:   what its tokens are marked with
+    load:   makes the drafter for a loaded target
+    model:  the draft model's header, None where no model drafts
     choice: the runtime that it gets
-    shared: ids below this mean the same to both models
     """
 
     name: str
+    load: Callable[[Model, LoadProgress | None], Drafter]
     model: GgufHeader | None = None
     choice: Choice | None = None
-    shared: int = 0
+
+
+NAMED: dict[str, Callable[[GgufHeader, ModelOptions], DraftPlan]] = {
+    "suffix": lambda target, options: DraftPlan("suffix", lambda target, progress: SuffixDrafter()),
+}
+"""How drafters that have a name are planned; whatever has none of these is a model."""
 
 
 def plan_draft(spec: str, target: GgufHeader, options: ModelOptions) -> list[DraftPlan]:
@@ -103,43 +109,51 @@ def plan_draft(spec: str, target: GgufHeader, options: ModelOptions) -> list[Dra
         raise UsageError(
             f"The draft {spec!r} must be none, or different drafters joined by plus signs: suffix, or a model."
         )
-    several = len([part for part in parts if part != "suffix"]) > 1
-    return [DraftPlan("suffix") if part == "suffix" else _plan_model(part, target, options, several) for part in parts]
+    several = len([part for part in parts if part not in NAMED]) > 1
+    return [
+        NAMED[part](target, options) if part in NAMED else _plan_model(part, target, options, several) for part in parts
+    ]
 
 
 def _plan_model(name: str, target: GgufHeader, options: ModelOptions, several: bool) -> DraftPlan:
     model = read_model_header(resolve(name))
     shared = compare(Vocabulary.from_header(target), Vocabulary.from_header(model))
     source = model.path.stem if several else "model"
-    return DraftPlan(source, model, choose(model, options.for_draft()), shared)
+    choice = choose(model, options.for_draft())
+    return DraftPlan(source, partial(_load_model_drafter, source, model, choice, shared, options), model, choice)
 
 
-def load_drafters(
-    plans: Sequence[DraftPlan], target: Model, options: ModelOptions, progress: LoadProgress | None
-) -> list[Drafter]:
+def _load_model_drafter(
+    source: str,
+    model: GgufHeader,
+    choice: Choice,
+    shared: int,
+    options: ModelOptions,
+    target: Model,
+    progress: LoadProgress | None,
+) -> Drafter:
+    """Load a draft model of which ids below `shared` mean what they mean to the target."""
+    # the draft should follow wherever the target goes, as far as it was trained to
+    length = min(target.context_length, model.context_length or target.context_length)
+    loaded = load_model(model.path, choice, options.for_draft(length), progress)
+    try:
+        return ModelDrafter(loaded, usable_size=shared, source=source)
+    except BaseException:
+        loaded.close()
+        raise
+
+
+def load_drafters(plans: Sequence[DraftPlan], target: Model, progress: LoadProgress | None) -> list[Drafter]:
     """Load what was planned: all of it, or nothing."""
     drafters: list[Drafter] = []
     try:
         for plan in plans:  # a comprehension would lose those that are loaded when one fails
-            drafters.append(_load_drafter(plan, target, options, progress))  # noqa: PERF401
+            drafters.append(plan.load(target, progress))  # noqa: PERF401
     except BaseException:
         for drafter in drafters:
             drafter.close()
         raise
     return drafters
-
-
-def _load_drafter(plan: DraftPlan, target: Model, options: ModelOptions, progress: LoadProgress | None) -> Drafter:
-    if plan.model is None or plan.choice is None:
-        return SuffixDrafter()
-    # the draft should follow wherever the target goes, as far as it was trained to
-    length = min(target.context_length, plan.model.context_length or target.context_length)
-    model = load_model(plan.model.path, plan.choice, options.for_draft(length), progress)
-    try:
-        return ModelDrafter(model, usable_size=plan.shared, source=plan.name)
-    except BaseException:
-        model.close()
-        raise
 
 
 def sampling_defaults(header: GgufHeader) -> SamplingParams:

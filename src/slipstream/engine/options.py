@@ -26,6 +26,7 @@ class GenerationOptions(TypedDict, total=False):
     num_draft_tokens: most draft tokens of a round for this text, 0 decodes plainly; None leaves it to the engine
     think:      switch thinking on or off, for templates that can
     grammar:    what the answer may be: a `Grammar`, or a JSON schema (docs/structured.md)
+    prediction: the text, or token ids, expected to come out, with changes: it is drafted from and changes no token
     spelled:    control tokens that shall appear in the text, by name ("[TOOL_CALLS]"); others are left out of it
     The others: fields of `SamplingParams`; those left out come from the engine's `defaults`.
     """
@@ -37,6 +38,7 @@ class GenerationOptions(TypedDict, total=False):
     num_draft_tokens: int | None
     think: bool | None
     grammar: Grammar | Mapping[str, Any] | None
+    prediction: str | Sequence[int] | None
     spelled: Sequence[str]
     logit_bias: Mapping[int, float]
     repetition_penalty: float

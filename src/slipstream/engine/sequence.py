@@ -20,6 +20,7 @@ class Sequence:
     committed token but the last.
     failure: what went wrong with it, where others in the batch go on; the reason is then "error"
     num_draft_tokens: most draft tokens of a round, None for as many as the policy likes
+    prediction: ids of the text that is expected to come out, with changes; empty for none
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Sequence:
         logprobs: bool = False,
         top_logprobs: int = 0,
         num_draft_tokens: int | None = None,
+        prediction: Tokens[int] = (),
     ) -> None:
         self.id = next(_ids)
         self.tokens: list[int] = list(prompt)
@@ -40,6 +42,7 @@ class Sequence:
         self.logprobs = logprobs
         self.top_logprobs = top_logprobs
         self.num_draft_tokens = num_draft_tokens
+        self.prediction = prediction
         self.finish_reason: str | None = None
         self.failure: SlipstreamError | None = None
         self.statistics = Statistics()

@@ -251,6 +251,7 @@ class View:
         self.tokens = tokens
         self.sampler = sampler
         self.draft_limit = PAIR * SIBLINGS
+        self.prediction: Tokens = ()
 
 
 def drafted_by(drafter: Drafter, context: Tokens) -> Propose:

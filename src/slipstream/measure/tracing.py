@@ -76,6 +76,7 @@ class _Text:
     """A sequence whose tokens are given; `core.protocols.SequenceView`."""
 
     id = -1
+    prediction: Sequence[int] = ()
 
     def __init__(self, prompt: Sequence[int], sampler: Sampler, draft_limit: int) -> None:
         self.tokens = list(prompt)

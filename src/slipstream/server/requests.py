@@ -159,6 +159,11 @@ class TextPart(_Request):
 Content = str | Annotated[list[TextPart], Field(max_length=MOST_PARTS, fail_fast=True)]
 
 
+def _joined(content: str | list[TextPart] | None) -> str:
+    """Content as one text."""
+    return "".join([part.text or "" for part in content]) if isinstance(content, list) else content or ""
+
+
 class Message(BaseModel):
     """One message of a chat; fields besides role and content go to the model's template as they are."""
 
@@ -169,10 +174,19 @@ class Message(BaseModel):
 
     def for_template(self) -> Mapping[str, Any]:
         """As the engine takes it: content is one text."""
-        content = self.content
-        text = "".join([part.text or "" for part in content]) if isinstance(content, list) else content or ""
         role = "system" if self.role == "developer" else self.role
-        return {**(self.model_extra or {}), "role": role, "content": text}
+        return {**(self.model_extra or {}), "role": role, "content": _joined(self.content)}
+
+
+class Prediction(_Request):
+    """The text that is expected to come out, with changes; it makes the answer faster, never another one."""
+
+    type: Literal["content"]
+    content: Content
+
+    @property
+    def text(self) -> str:
+        return _joined(self.content)
 
 
 class ChatRequest(SampledRequest):
@@ -187,6 +201,7 @@ class ChatRequest(SampledRequest):
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
+    prediction: Prediction | None = None
 
     @field_validator("functions")
     @classmethod
@@ -207,6 +222,8 @@ class ChatRequest(SampledRequest):
             given["max_tokens"] = self.max_completion_tokens
         given["logprobs"] = bool(self.logprobs) or self.speculation.details
         given["top_logprobs"] = (self.top_logprobs or 0) if self.logprobs else 0
+        if self.prediction is not None:
+            given["prediction"] = self.prediction.text
         thinking = (self.chat_template_kwargs or {}).get("enable_thinking")
         if isinstance(thinking, bool):
             given["think"] = thinking

@@ -8,6 +8,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from slipstream.core.protocols import Vocabulary
+from slipstream.draft import PredictionDrafter
 from slipstream.engine import Completion, Engine, GenerationOptions, Token
 from slipstream.engine.batch import Generation
 from slipstream.engine.options import Prompt
@@ -86,11 +87,16 @@ class Service:
         prompts = completions[::choices]
         prompt = sum([len(one.prompt_tokens) for one in prompts])
         generated = sum([len(one.tokens) for one in completions])
+        predicted = [one.drafted_by(PredictionDrafter.name) for one in completions]
         return {
             "prompt_tokens": prompt,
             "completion_tokens": generated,
             "total_tokens": prompt + generated,
             "prompt_tokens_details": {"cached_tokens": sum([one.timings.cache_n for one in prompts])},
+            "completion_tokens_details": {
+                "accepted_prediction_tokens": sum([accepted for accepted, _ in predicted]),
+                "rejected_prediction_tokens": sum([refused for _, refused in predicted]),
+            },
         }
 
     def figures(self, completion: Completion) -> dict[str, Any]:
