@@ -27,6 +27,9 @@ CROWD, IDLE, TURN = 4, 8, 4
 """Where so many sequences are decoded together, free drafters are asked about one for which nothing was verified in
 `IDLE` rounds, and that no grammar constrains, in every `TURN`th only: lookup is nearly free for one text, and not for
 sixteen."""
+SHARED_WORTH = 0.8
+"""Of a token that is drafted for one text of a crowd. It ends that text sooner, but the others' rows take their time all
+the same, unless somebody waits for the place; and what another row costs is known to some percent only."""
 FIRST_READ = 64
 """Tokens. A text's first token, which the forward gives that reads its prompt, does not wait for a draft model that has
 more than this to read."""
@@ -193,7 +196,8 @@ class AdaptivePolicy:
         if self.costs.at(max([len(sequence.tokens) for sequence in sequences])):
             self._plain_known = self.costs.seconds(1)
         rate = self._tokens / self._time if self._time > 0 else 0.0
-        self._rule = Rule(self.costs, count, rate, self._sample, self._most_rows, beside)
+        worth = SHARED_WORTH if count >= CROWD else 1.0
+        self._rule = Rule(self.costs, count, rate, self._sample, self._most_rows, beside, worth)
         most = min(self._most, self._most_rows - count - beside)
         self._limits = [min(most, sequence.draft_limit) for sequence in sequences] if most > 0 else []
 

@@ -27,9 +27,10 @@ class Rule:
     plain:  tokens per second of plain decoding
     count:  sequences, each of which commits a token anyway
     rows:   rows that are computed anyway: one for each sequence, and those of prompts; `most` of a forward
+    worth:  of a drafted token, where one that plain decoding makes is worth 1
     """
 
-    __slots__ = ("_cells", "_most", "_token", "base", "count", "plain", "rate", "rows", "speed")
+    __slots__ = ("_cells", "_most", "_token", "base", "count", "gain", "plain", "rate", "rows", "speed", "worth")
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class Rule:
         token_seconds: float,
         most: int = MOST_ROWS,
         beside: int = 0,
+        worth: float = 1.0,
     ) -> None:
         self.speed, self._cells = costs.curve()
         self.count, self.rows = count, min(count + beside, MOST_ROWS)
@@ -46,11 +48,9 @@ class Rule:
         self.base = costs.seconds(self.rows)
         self.plain = count / (costs.seconds(count) + count * token_seconds)
         self.rate = max(rate, self.plain)
-
-    @property
-    def gain(self) -> float:
-        """What a token is worth: 1 less the time to sample it."""
-        return 1 - self.rate * self._token
+        self.worth = worth
+        self.gain = worth * (1 - self.rate * token_seconds)
+        """What a drafted token is worth, less the time to sample it."""
 
     def temper(self, best: float) -> None:
         """What can be achieved now is `best` tokens per second; do not ask for more.
@@ -59,6 +59,7 @@ class Rule:
         rule has only plain decoding to choose, although the draft would still be faster.
         """
         self.rate = max(min(self.rate, best), self.plain)
+        self.gain = self.worth * (1 - self.rate * self._token)
 
     def best_rate(self, levels: Sequence[float], most: int, factor: float, first: float, one: float) -> float:
         """Tokens per second of a round with the best number of levels, if this sequence's were the only draft."""
