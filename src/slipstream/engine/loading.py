@@ -4,16 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Drafter, Model
 from slipstream.draft import ModelDrafter, SuffixDrafter
+from slipstream.engine.low_bit import low_bit_copy
 from slipstream.errors import UsageError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
 from slipstream.models.draft_spec import split_draft
 from slipstream.runtime import Choice, LoadOptions, RuntimeName, choose, load, runtime_named
 
+LOW_BIT = "lowbit"
 DraftSpec = str | Path | Drafter | Sequence[Drafter] | None
 GpuLayers = int | Literal["auto", "all"]
 LoadProgress = Callable[[str, float], None]
@@ -94,25 +96,65 @@ class DraftPlan:
     choice: Choice | None = None
 
 
-NAMED: dict[str, Callable[[GgufHeader, ModelOptions], DraftPlan]] = {
-    "suffix": lambda target, options: DraftPlan("suffix", lambda target, progress: SuffixDrafter()),
-}
+class DraftRequest(NamedTuple):
+    """What a named drafter is planned from. argument: what stands behind its name and a colon."""
+
+    argument: str
+    target: GgufHeader
+    options: ModelOptions
+    progress: LoadProgress | None
+
+
+def _plan_suffix(request: DraftRequest) -> DraftPlan:
+    if request.argument:
+        raise UsageError(f"suffix takes nothing after a colon, and suffix:{request.argument} has something.")
+    return DraftPlan("suffix", lambda target, progress: SuffixDrafter())
+
+
+def _plan_low_bit(request: DraftRequest) -> DraftPlan:
+    target, report = request.target, request.progress
+    what = f"{LOW_BIT} copy of {target.path.name}"
+    path = low_bit_copy(target, request.argument, lambda done: report(what, done) if report else None)
+    return _plan_copy(read_model_header(path), request.options)
+
+
+def _plan_copy(copy: GgufHeader, options: ModelOptions) -> DraftPlan:
+    choice, shared = choose(copy, options.for_draft()), len(Vocabulary.from_header(copy))
+    return DraftPlan(LOW_BIT, partial(_load_model_drafter, LOW_BIT, copy, choice, shared, options), copy, choice)
+
+
+NAMED: dict[str, Callable[[DraftRequest], DraftPlan]] = {"suffix": _plan_suffix, LOW_BIT: _plan_low_bit}
 """How drafters that have a name are planned; whatever has none of these is a model."""
 
 
-def plan_draft(spec: str, target: GgufHeader, options: ModelOptions) -> list[DraftPlan]:
-    """Read a draft specification, compare the vocabularies and choose runtimes, before any weights are loaded."""
+def plan_draft(
+    spec: str, target: GgufHeader, options: ModelOptions, progress: LoadProgress | None = None
+) -> list[DraftPlan]:
+    """Read a draft specification, compare the vocabularies and choose runtimes, before any weights are loaded.
+
+    progress: called while a copy is made that the drafter needs
+    """
     if spec == "none":
         return []
     parts = split_draft(spec)
     if "" in parts or "none" in parts or len(set(parts)) < len(parts):
         raise UsageError(
-            f"The draft {spec!r} must be none, or different drafters joined by plus signs: suffix, or a model."
+            f"The draft {spec!r} must be none, or different drafters joined by plus signs: suffix, lowbit, or a model."
         )
-    several = len([part for part in parts if part not in NAMED]) > 1
-    return [
-        NAMED[part](target, options) if part in NAMED else _plan_model(part, target, options, several) for part in parts
-    ]
+    several = len([part for part in parts if planner_of(part) is None]) > 1
+    plans = []
+    for part in parts:
+        named, (_, _, argument) = planner_of(part), part.partition(":")
+        if named is not None:
+            plans.append(named(DraftRequest(argument, target, options, progress)))
+        else:
+            plans.append(_plan_model(part, target, options, several))
+    return plans
+
+
+def planner_of(part: str) -> Callable[[DraftRequest], DraftPlan] | None:
+    """What plans a part of a specification that begins with a drafter's name; a file of that name is a model."""
+    return None if Path(part).exists() else NAMED.get(part.partition(":")[0])
 
 
 def _plan_model(name: str, target: GgufHeader, options: ModelOptions, several: bool) -> DraftPlan:

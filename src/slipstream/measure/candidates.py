@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slipstream.engine.loading import planner_of
 from slipstream.errors import ModelFileError, SlipstreamError, UsageError, VocabularyMismatchError
 from slipstream.models import FoundModel, GgufHeader, Vocabulary, compare, list_models, read_model_header, resolve
 from slipstream.models.families import Suggestion, family_of, parameters, small_siblings
@@ -53,7 +54,7 @@ class Candidates:
 
 
 def named_candidates(specs: Iterable[str], target: GgufHeader) -> Candidates:
-    """What the user asked for: "suffix", files, names, several of these joined by plus signs. UsageError for "none".
+    """What the user asked for: "suffix", "lowbit", files, names, or several joined by plus signs. UsageError: "none".
 
     One that does not exist or does not fit is left out with its reason; the others are measured.
     """
@@ -61,7 +62,8 @@ def named_candidates(specs: Iterable[str], target: GgufHeader) -> Candidates:
     for spec in dict.fromkeys(spec.strip() for spec in specs):
         if spec in ("", "none", "off"):
             raise UsageError(
-                "--candidates must be suffix, a model or suffix+MODEL; plain decoding is always measured beside them."
+                "--candidates must be suffix, lowbit, a model or suffix+MODEL; "
+                "plain decoding is always measured beside them."
             )
         try:
             candidates.chosen.append(_named(spec, target))
@@ -97,7 +99,7 @@ def found_candidates(target: GgufHeader, models: Sequence[FoundModel] | None = N
 def _named(spec: str, target: GgufHeader) -> Candidate:
     """A file is a file, whatever its name; else plus signs join several drafters."""
     parts = [spec] if Path(spec).exists() else spec.split("+")
-    headers = {part: _header_of(part, target) for part in parts if part != "suffix"}
+    headers = {part: _header_of(part, target) for part in parts if planner_of(part) is None}
     paths = {part: str(header.path.absolute()) for part, header in headers.items()}
     return Candidate(spec, "+".join(paths.get(part, part) for part in parts), next(iter(headers.values()), None))
 

@@ -72,7 +72,8 @@ class SamplingDefaults:
 class GgufHeader:
     """The header of one file, or of a model split into several. Properties give None where the file says nothing.
 
-    other_parts: files beside `path` whose tensors are among these
+    other_parts:  files beside `path` whose tensors are among these
+    metadata_end: bytes of the file before its list of tensors
     """
 
     path: Path
@@ -82,6 +83,7 @@ class GgufHeader:
     data_offset: int
     file_size: int
     other_parts: tuple[Path, ...] = ()
+    metadata_end: int = 0
 
     @property
     def parts(self) -> tuple[Path, ...]:
@@ -273,10 +275,13 @@ class _Scanner:
         tensor_count = self._count("tensors", MAX_TENSORS)
         entry_count = self._count("metadata entries", MAX_ENTRIES)
         metadata = self._metadata(entry_count)
+        end = self.position
         infos = [self._tensor() for _ in range(tensor_count)]
         data_offset = self._aligned(self.position, self._alignment(metadata))
         tensors = self._placed(infos, data_offset, self._alignment(metadata))
-        return GgufHeader(self.path, version, MappingProxyType(metadata), tensors, data_offset, self.file_size)
+        return GgufHeader(
+            self.path, version, MappingProxyType(metadata), tensors, data_offset, self.file_size, metadata_end=end
+        )
 
     def _version(self) -> int:
         if not self.data:

@@ -28,8 +28,8 @@ CROWD, IDLE, TURN = 4, 8, 4
 `IDLE` rounds, and that no grammar constrains, in every `TURN`th only: lookup is nearly free for one text, and not for
 sixteen."""
 SHARED_WORTH = 0.8
-"""Of a token that is drafted for one text of a crowd. It ends that text sooner, but the others' rows take their time all
-the same, unless somebody waits for the place; and what another row costs is known to some percent only."""
+"""Of a token that is drafted for one text of a crowd. It ends that text sooner, but the others' rows take their time
+all the same, unless somebody waits for the place; and what another row costs is known to some percent only."""
 FIRST_READ = 64
 """Tokens. A text's first token, which the forward gives that reads its prompt, does not wait for a draft model that has
 more than this to read."""

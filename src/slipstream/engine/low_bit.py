@@ -1,0 +1,57 @@
+"""Low-bit copies of targets, made once and kept in Slipstream's cache (ML-SpecQD, arXiv 2503.13565)."""
+
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+
+from slipstream.errors import UsageError
+from slipstream.models import GgufHeader, cache_directory, storage
+from slipstream.models.fingerprint import fingerprint
+from slipstream.models.low_bit import write_low_bit
+from slipstream.runtime import requantize
+from slipstream.runtime.threads import default_threads
+
+DEFAULT_KIND = "q4_0"
+"""What our own quantiser makes; other types are llama.cpp's."""
+LEAST_BITS = 8.0
+"""A weight of a target that is worth a copy: verification has to be a good deal slower than drafting."""
+
+
+def low_bit_copy(header: GgufHeader, kind: str, report: Callable[[float], None]) -> Path:
+    """The copy's path; makes it unless it is there. Interrupted work leaves nothing behind.
+
+    kind:   "q4_0" or one of llama.cpp's file types
+    report: called with the fraction that is made
+
+    Raises UsageError (a target of too few bits, an unknown type), UnsupportedModelError, StorageError, and
+    RuntimeUnavailableError where llama.cpp is needed and not installed.
+    """
+    kind = kind.lower() or DEFAULT_KIND
+    if (bits := bits_per_weight(header)) < LEAST_BITS:
+        raise UsageError(
+            f"{header.path.name} has {bits:.1f} bits a weight, and a low-bit copy pays for models of 8 or more; "
+            "use --draft suffix or a smaller model."
+        )
+    directory, name = cache_directory() / "copies", f"{fingerprint(header.path)}-{kind}"
+    path = directory / f"{name}.gguf"
+    with storage.storage_errors(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        with storage.exclusive(directory / f"{name}.lock", lambda: report(0.0)):
+            if path.exists():
+                return path
+            storage.remove_stale(directory, name)
+            storage.require_space(directory, header.tensor_bytes, f"a low-bit copy of {header.path.name}")
+            with storage.staging(directory, name) as stage:
+                finished = stage / path.name
+                report(0.0)
+                if kind == DEFAULT_KIND:
+                    write_low_bit(header, finished, report, default_threads())
+                else:
+                    requantize(header.path, finished, kind)
+                storage.publish(finished, path)
+    return path
+
+
+def bits_per_weight(header: GgufHeader) -> float:
+    """Of all tensors together."""
+    return 8 * header.tensor_bytes / max(sum(prod(tensor.shape) for tensor in header.tensors), 1)

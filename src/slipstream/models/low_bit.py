@@ -1,0 +1,184 @@
+"""A copy of a model with its matrices in four bits, so that a model can draft for itself (`--draft lowbit`).
+
+Quantised as ggml does it (`quantize_row_q4_0_ref`, `quantize_row_q8_0_ref` in ggml-quants.c): the number of a block
+that is largest without its sign gives the scale. The output's matrix keeps eight bits: it decides between tokens that
+are close, and is a small part of the work.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from math import prod
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slipstream.errors import UnsupportedModelError
+from slipstream.models.gguf import GgufHeader, TensorInfo
+from slipstream.models.gguf_types import FILE_TYPES, TENSOR_TYPES
+
+BLOCK = 32
+CHUNK = 1 << 21
+"""Numbers that are converted at once; a multiple of `BLOCK`."""
+ALIGNMENT = 32
+SMALLEST = 1e-30
+_NUMBERS = {tensor_type.name: number for number, tensor_type in TENSOR_TYPES.items()}
+_FILE_TYPE = next(number for number, name in FILE_TYPES.items() if name == "Q4_0")
+
+Numbers = NDArray[np.float32]
+
+
+def write_low_bit(header: GgufHeader, destination: Path, progress: Callable[[float], None], threads: int = 2) -> None:
+    """Write the copy; `progress` is called with the fraction that is done.
+
+    header: of a model whose matrices are F32, F16, BF16 or Q8_0, as `read_model_header` gives it
+    Raises UnsupportedModelError for other types, OSError where `destination` cannot be written.
+    """
+    for tensor in header.tensors:
+        if _is_quantised(tensor) and tensor.type.name not in READERS:
+            raise UnsupportedModelError(
+                f"{header.path.name} has {tensor.type.name} matrices, of which no low-bit copy can be made without "
+                "llama.cpp; use another draft, or a file of 8 or 16 bits."
+            )
+    files = [np.memmap(part, np.uint8, "r") for part in header.parts]
+    output_name = max(("output.weight", "token_embd.weight"), key=[one.name for one in header.tensors].count)
+    kinds = [_kind(tensor, output_name) for tensor in header.tensors]
+    done, whole = 0, max(header.tensor_bytes, 1)
+    with destination.open("wb") as output, ThreadPoolExecutor(threads) as pool:
+        output.write(_head(header, kinds))
+        for tensor, kind in zip(header.tensors, kinds, strict=True):
+            source = files[tensor.part][tensor.offset : tensor.offset + tensor.nbytes]
+            _pad(output)
+            for written in _in_order(pool, _converter(tensor, kind), _chunks(source, tensor), 2 * threads):
+                output.write(written)
+            done += tensor.nbytes
+            progress(done / whole)
+        _pad(output)
+
+
+def _in_order(
+    pool: Executor, convert: Callable[[NDArray[np.uint8]], bytes], chunks: Iterable[NDArray[np.uint8]], most: int
+) -> Iterator[bytes]:
+    """Results in the order of their chunks, of which `most` are in work: a whole tensor would take too much memory."""
+    waiting: deque[Future[bytes]] = deque()
+    for chunk in chunks:
+        waiting.append(pool.submit(convert, chunk))
+        if len(waiting) >= most:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+def _is_quantised(tensor: TensorInfo) -> bool:
+    """Whether the copy has it in fewer bits: matrices of whole blocks."""
+    return len([size for size in tensor.shape if size > 1]) > 1 and tensor.shape[0] % BLOCK == 0
+
+
+def _kind(tensor: TensorInfo, output_name: str) -> str:
+    """The type that a tensor has in the copy."""
+    if not _is_quantised(tensor):
+        return tensor.type.name
+    return "Q8_0" if tensor.name == output_name else "Q4_0"
+
+
+def _head(header: GgufHeader, kinds: Sequence[str]) -> bytes:
+    """Everything before the first tensor: the source's metadata, and where tensors are."""
+    with header.path.open("rb") as file:
+        metadata = bytearray(file.read(header.metadata_end))
+    struct.pack_into("<Q", metadata, 8, len(header.tensors))
+    _restate(metadata, "general.file_type", _FILE_TYPE)
+    _restate(metadata, "split.count", 0)
+    _restate(metadata, "general.alignment", ALIGNMENT)
+    offset, table = 0, bytearray()
+    for tensor, kind in zip(header.tensors, kinds, strict=True):
+        name, shape = tensor.name.encode(), tensor.shape
+        table += struct.pack("<Q", len(name)) + name + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
+        table += struct.pack("<IQ", _NUMBERS[kind], offset)
+        block = TENSOR_TYPES[_NUMBERS[kind]]
+        offset += _aligned(prod(shape) // block.block_size * block.block_bytes)
+    head = metadata + table
+    return bytes(head + bytes(_aligned(len(head)) - len(head)))
+
+
+def _restate(metadata: bytearray, key: str, value: int) -> None:
+    """Put another whole number in a key's place; nothing is done where it is not stated as one."""
+    name = struct.pack("<Q", len(key)) + key.encode()
+    at = metadata.find(name) + len(name)
+    if at < len(name):
+        return
+    layout = {2: "<H", 3: "<h", 4: "<I", 5: "<i"}.get(struct.unpack_from("<I", metadata, at)[0])
+    if layout is not None:
+        struct.pack_into(layout, metadata, at + 4, value)
+
+
+def _aligned(position: int) -> int:
+    return -(-position // ALIGNMENT) * ALIGNMENT
+
+
+def _pad(output: BinaryIO) -> None:
+    output.write(bytes(_aligned(output.tell()) - output.tell()))
+
+
+def _chunks(source: NDArray[np.uint8], tensor: TensorInfo) -> Iterator[NDArray[np.uint8]]:
+    step = CHUNK // tensor.type.block_size * tensor.type.block_bytes
+    for start in range(0, len(source), step):
+        yield source[start : start + step]
+
+
+def _converter(tensor: TensorInfo, kind: str) -> Callable[[NDArray[np.uint8]], bytes]:
+    if kind == tensor.type.name:
+        return lambda source: source.tobytes()
+    read, write = READERS[tensor.type.name], WRITERS[kind]
+    return lambda source: write(read(source)).tobytes()
+
+
+def _read_bf16(source: NDArray[np.uint8]) -> Numbers:
+    return (source.view("<u2").astype(np.uint32) << 16).view(np.float32)
+
+
+def _read_q8_0(source: NDArray[np.uint8]) -> Numbers:
+    blocks = source.reshape(-1, 34)
+    scales = np.ascontiguousarray(blocks[:, :2]).view("<f2").astype(np.float32)
+    return (blocks[:, 2:].view(np.int8).astype(np.float32) * scales).reshape(-1)
+
+
+def quantised_q4_0(numbers: Numbers) -> NDArray[np.uint8]:
+    """[n / 32, 18] bytes of Q4_0 blocks, as ggml writes them."""
+    blocks = numbers.reshape(-1, BLOCK)
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1, keepdims=True), axis=1)
+    scales = largest / np.float32(-8)
+    codes = np.clip(blocks * _inverse(scales) + np.float32(8.5), 0, 15).astype(np.uint8)
+    result = np.empty((len(blocks), 18), np.uint8)
+    result[:, :2] = scales.astype("<f2").view(np.uint8)
+    result[:, 2:] = codes[:, :16] | codes[:, 16:] << 4
+    return result
+
+
+def quantised_q8_0(numbers: Numbers) -> NDArray[np.uint8]:
+    """[n / 32, 34] bytes of Q8_0 blocks, as ggml writes them."""
+    blocks = numbers.reshape(-1, BLOCK)
+    scales = np.abs(blocks).max(axis=1, keepdims=True) / np.float32(127)
+    scaled = blocks * _inverse(scales)
+    result = np.empty((len(blocks), 34), np.uint8)
+    result[:, :2] = scales.astype("<f2").view(np.uint8)
+    result[:, 2:] = np.trunc(scaled + np.copysign(np.float32(0.5), scaled)).astype(np.int8).view(np.uint8)
+    return result
+
+
+def _inverse(scales: Numbers) -> Numbers:
+    """0 for a scale so small that half precision has none for it."""
+    return np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=np.abs(scales) > SMALLEST)
+
+
+READERS: dict[str, Callable[[NDArray[np.uint8]], Numbers]] = {
+    "F32": lambda source: source.view("<f4"),
+    "F16": lambda source: source.view("<f2").astype(np.float32),
+    "BF16": _read_bf16,
+    "Q8_0": _read_q8_0,
+}
+"""From a tensor's bytes to its numbers, for types of eight bits or more."""
+
+WRITERS: dict[str, Callable[[Numbers], NDArray[np.uint8]]] = {"Q4_0": quantised_q4_0, "Q8_0": quantised_q8_0}
