@@ -4,13 +4,14 @@ And on Gemma 3 270M, which drafts for itself. Contexts are so long, and forwards
 the KV cache behind.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from slipstream import Engine
 from slipstream.core.protocols import Drafter
+from slipstream.core.tree import Draft
 from slipstream.draft import ModelDrafter, SuffixDrafter
 from slipstream.policy import FixedLength
 from slipstream.runtime.native import NativeModel, load_native
@@ -67,10 +68,12 @@ def tiny(tmp_path: Path) -> Iterator[Callable[..., NativeModel]]:
     """Loads a tiny model of an architecture."""
     loaded = []
 
-    def load(architecture: str, noise: float, *, rows: int = 16, extra: Metadata | None = None) -> NativeModel:
+    def load(
+        architecture: str, noise: float, *, rows: int = 16, sessions: int = 1, extra: Metadata | None = None
+    ) -> NativeModel:
         path = tmp_path / f"{noise}.gguf"
         tiny_decoder(path, architecture, shape=SHAPE, storage="Q8_0", noise=noise, extra=extra)
-        loaded.append(load_native(path, context_length=512, max_rows=rows, threads=1))
+        loaded.append(load_native(path, context_length=512, max_sequences=sessions, max_rows=rows, threads=1))
         return loaded[-1]
 
     yield load
@@ -78,34 +81,52 @@ def tiny(tmp_path: Path) -> Iterator[Callable[..., NativeModel]]:
         model.close()
 
 
+@pytest.mark.parametrize("sessions", [1, 2])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_same_ids_with_speculation_on_and_off(
-    architecture: str, tiny: Callable[..., NativeModel], denied: Denied
+    architecture: str, sessions: int, tiny: Callable[..., NativeModel], denied: Denied
 ) -> None:
     """Drafters are lookup, and a copy that is a little wrong."""
-    target, draft = tiny(architecture, 0.0), tiny(architecture, 0.1)
+    target, draft = (tiny(architecture, noise, sessions=sessions) for noise in (0.0, 0.1))
+    engine = Engine(target, policy=FixedLength(4))
     drafters: list[Drafter] = [SuffixDrafter(), ModelDrafter(draft)]
-    assert check(Engine(target, policy=FixedLength(4)), drafters, PROMPTS, 48) > 0
+    engine.drafters = drafters
+    engine.keep_sessions(sessions)
+    assert check(engine, drafters, PROMPTS, 48) > 0
     # The last prompt begins as the one before it, whose beginning a window has left behind.
     models = {id(model) for model in (target, draft) if any(session.belongs_to(model) for session, _ in denied)}
     assert models == ({id(target), id(draft)} if architecture == "gemma3" else set())
 
 
 class Endless(FixedLength):
-    """Drafts that are longer than any policy makes them."""
+    """Drafts that are longer than any policy makes them; `drafted` has the tokens of all."""
 
     def __init__(self, num_draft_tokens: int) -> None:
         super().__init__(0)
         self.num_draft_tokens = num_draft_tokens
+        self.drafted: list[list[int]] = []
+
+    def choose(self) -> Sequence[Draft]:
+        drafts = super().choose()
+        self.drafted += [list(draft.tokens) for draft in drafts if draft.tokens]
+        return drafts
 
 
 def test_a_draft_that_cannot_be_taken_back_is_read_again(tiny: Callable[..., NativeModel], denied: Denied) -> None:
     """With this window and few rows a session has three blocks and can go back by 70 to 133 tokens."""
     window: Metadata = {"gemma3.attention.sliding_window": 60}
-    target, draft = tiny("gemma3", 0.0, extra=window), tiny("gemma3", 0.5, rows=4, extra=window)
-    assert check(Engine(target, policy=Endless(90)), [ModelDrafter(draft)], [LONG], 100) > 0
+    target, patient, draft = (
+        tiny("gemma3", noise, rows=rows, extra=window) for noise, rows in [(0.0, 16), (0.5, 512), (0.5, 4)]
+    )
+    engine, drafted = Engine(target), []
+    for model in (patient, draft):
+        engine.policy = policy = Endless(90)
+        check(engine, [ModelDrafter(model)], [LONG], 100)
+        drafted.append(policy.drafted)
+    assert not any(session.belongs_to(patient) for session, _ in denied)
     read = len(target.vocabulary.tokenize(LONG, add_bos=True, parse_special=False))
     assert any(length >= read for session, length in denied if session.belongs_to(draft)), "in a text, not at its start"
+    assert drafted[1] == drafted[0], "as if nothing were gone"
 
 
 @pytest.mark.model
