@@ -42,6 +42,9 @@ class FakeNative(ModuleType):
     def instruction_sets(self) -> tuple[str, ...]:
         return ("avx512_vnni", "avx2", "portable")
 
+    def chosen_instruction_set(self) -> str:
+        return "avx2"
+
     def default_instruction_set(self) -> str:
         return "avx2"
 

@@ -6,8 +6,8 @@ constexpr int kParts = kChannels / kLanes;  // vectors that cover the channels o
 constexpr int kPartBytes = 4 * kLanes;
 // How far ahead of the arithmetic weights are fetched, in bytes: from memory into the second cache, and from there into
 // the first. The hardware's own prefetching stops at every page of 4 KiB.
-constexpr int kSecondCacheAhead = 4096;
-constexpr int kFirstCacheAhead = 512;
+constexpr int kSecondCacheAhead = 8192;
+constexpr int kFirstCacheAhead = 1024;
 
 inline void prefetch_group(const uint8_t* group, size_t bytes) {
     for (size_t line = 0; line < bytes; line += 64) {

@@ -1,9 +1,11 @@
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from slipstream.models import CATALOG, models_directory
+from slipstream.runtime import native as real_native
 from tests import fake_native
 from tests.cli.conftest import Cli
 from tests.tiny_models import tiny_llama
@@ -66,6 +68,28 @@ def test_a_model_is_explained_in_a_line_for_each_fact(
     assert "because the native runtime is not built" in facts["runtime"]
     assert "with a context of 64 tokens" in facts["memory"]
     assert "slipstream bench" in facts["speed"], "nothing to measure with"
+
+
+def test_the_native_runtime_tells_how_fast_a_model_can_be(
+    cli: Cli, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, fake_native.NAME, real_native)
+    found = json.loads(cli("models", "--explain", str(tiny), "--json").out)
+    assert found["runtime"] == "native"
+    assert "threads, " in found["computes_on"]
+    assert found["most_tokens_per_second"] > found["most_tokens_per_second_at_full_context"] > 0
+    assert found["most_tokens_per_second"] == pytest.approx(found["bytes_per_second"] / found["bytes_per_token"])
+    assert 1e8 < found["bytes_per_second"] < 1e13, "in bytes"
+    facts = dict(line.split("\t") for line in cli("models", "--explain", str(tiny)).out.splitlines())
+    assert facts["speed"].startswith("at most ")
+    assert "tok/s of plain decoding" in facts["speed"]
+
+
+@pytest.mark.parametrize("option", [("--ctx", "64"), ("--runtime", "native")])
+def test_options_of_an_explanation_without_one(cli: Cli, option: tuple[str, str]) -> None:
+    result = cli("models", *option)
+    assert (result.code, result.out) == (2, "")
+    assert "belong to --explain" in result.err
 
 
 def test_an_explanation_as_json(cli: Cli, two_models: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What `slipstream models --explain` says of a file; tiny models."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,16 @@ import pytest
 from slipstream.errors import UsageError
 from slipstream.measure import explanation
 from slipstream.measure.explanation import explain
+from slipstream.measure.memory_bill import kv_bytes_per_token
 from slipstream.models import read_model_header
 from slipstream.models.gguf import GgufHeader, TensorInfo
 from slipstream.models.gguf_types import TENSOR_TYPES
-from slipstream.runtime import LoadOptions
+from slipstream.runtime import LoadOptions, native
 from slipstream.runtime.llamacpp import binding
 from slipstream.runtime.native import load_native
+from slipstream.runtime.native.loading import plan
 from tests import fake_native
-from tests.tiny_models import tiny_llama
+from tests.tiny_models import GROUPED, tiny_decoder, tiny_llama
 
 ON_CPU = LoadOptions(gpu_layers=0, threads=1)
 F32 = next(kind for kind in TENSOR_TYPES.values() if kind.name == "F32")
@@ -49,8 +52,53 @@ def test_memory_is_what_loading_takes(tiny: Path) -> None:
 def test_speed_is_bounded_by_what_a_token_reads(tiny: Path) -> None:
     found = explain(read_model_header(tiny), ON_CPU)
     assert found.kv_cache is not None
-    assert found.tokens_per_second(0) == pytest.approx(1e9 / found.read)
-    assert found.tokens_per_second(found.context) == pytest.approx(1e9 / (found.read + found.kv_cache))
+    assert found.first_rate == pytest.approx(1e9 / found.read)
+    assert found.last_rate == pytest.approx(1e9 / (found.read + found.kv_cache))
+
+
+def test_layers_with_a_window_read_no_more_than_it(tmp_path: Path) -> None:
+    path = tiny_decoder(tmp_path / "x.gguf", "gemma3", shape=GROUPED, extra={"gemma3.attention.sliding_window": 64})
+    found = explain(read_model_header(path), LoadOptions(gpu_layers=0, threads=1, context_length=512))
+    windows = plan(read_model_header(path)).decoder.windows()
+    per_token = kv_bytes_per_token(read_model_header(path))
+    assert per_token is not None
+    assert found.read_behind == per_token / len(windows) * sum(window or 512 for window in windows)
+
+
+def test_the_instruction_set_is_the_one_that_is_used(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLIPSTREAM_ISA", "portable")
+    assert explain(read_model_header(tiny), ON_CPU).computes_on == "CPU, 1 threads, portable"
+    monkeypatch.setenv("SLIPSTREAM_ISA", "abacus")
+    with pytest.raises(UsageError, match="abacus"):
+        explain(read_model_header(tiny), ON_CPU)
+
+
+def test_a_tokenizer_that_is_not_known_is_said(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Texts become tokens" not in explain(read_model_header(tiny), ON_CPU).reason
+    head = read_model_header(tiny)
+    other = replace(head, metadata={**head.metadata, "tokenizer.ggml.pre": "of-tomorrow"})
+    assert "Texts become tokens by llama.cpp. " in explain(other, ON_CPU).reason
+    monkeypatch.setattr(binding, "installed", lambda: False)
+    assert "It is not installed; run: pip install" in explain(other, ON_CPU).reason
+
+
+def test_what_is_read_is_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    asked: list[tuple[int, int]] = []
+
+    def measure(threads: int, megabytes: int) -> float:
+        asked.append((threads, megabytes))
+        return 12.5
+
+    monkeypatch.setattr(native, "measure_read", measure)
+    monkeypatch.setattr(explanation, "available_memory", lambda: 2_000_000_000)
+    assert explanation._read_rate(100_000_000, 3) == 12.5e9, "gigabytes a second"
+    explanation._read_rate(1, 1)
+    explanation._read_rate(10**12, 1)
+    assert asked == [(3, 100), (1, 64), (1, 500)], "at least 64 MB, at most a quarter of what is free"
+    monkeypatch.setattr(explanation, "available_memory", lambda: 100_000_000)
+    assert explanation._read_rate(10**12, 1) is None
+    assert len(asked) == 3
 
 
 def test_why_not_the_native_runtime(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +121,8 @@ def test_a_gpu_has_another_memory(tiny: Path, monkeypatch: pytest.MonkeyPatch) -
     found = explain(read_model_header(tiny), LoadOptions(runtime="llamacpp"))
     assert found.computes_on == "CUDA0: a card (8 GiB) and CPU"
     assert found.read_rate is None
-    assert found.tokens_per_second(0) is None
+    assert found.first_rate is None
+    assert found.last_rate is None
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ import pytest
 from slipstream.measure.memory_bill import MemoryBill, kv_bytes_of, kv_bytes_per_token, memory_bill
 from slipstream.models import GgufHeader, read_model_header
 from slipstream.runtime.native import load_native
+from slipstream.runtime.native.loading import plan
 from tests.fakes import FakeModel
-from tests.tiny_models import GROUPED, Shape, tiny_llama
+from tests.tiny_models import GROUPED, Shape, tiny_decoder, tiny_llama
 
 
 def header(**metadata: object) -> GgufHeader:
@@ -39,11 +40,26 @@ def test_the_header_s_bytes_are_what_a_runtime_takes(tmp_path: Path, shape: Shap
     try:
         expected = kv_bytes_per_token(head)
         assert expected is not None
-        assert kv_bytes_of(model, head) == pytest.approx(expected, rel=0.1)
+        assert kv_bytes_of(model, head) == expected
         bill = memory_bill([model], expected)
         assert bill.total == model.memory()
         assert bill.context == 512
         assert bill.target_context == round((bill.weights + bill.kv_cache) / expected)
+    finally:
+        model.close()
+
+
+def test_layers_with_a_window_take_nothing_more_once_it_is_full(tmp_path: Path) -> None:
+    extra = {"gemma3.attention.sliding_window": 64}
+    path = tiny_decoder(tmp_path / "model.gguf", "gemma3", shape=GROUPED, extra=extra)
+    head = read_model_header(path)
+    model = load_native(path, context_length=512)
+    windows = plan(head).decoder.windows()
+    try:
+        assert 0 < windows.count(0) < len(windows)
+        full = kv_bytes_per_token(head)
+        assert full is not None
+        assert kv_bytes_of(model, head) == full * windows.count(0) / len(windows)
     finally:
         model.close()
 

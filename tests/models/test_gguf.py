@@ -186,6 +186,12 @@ def test_a_file_that_may_not_be_read(file: Path, monkeypatch: pytest.MonkeyPatch
     assert "cannot be read: Permission denied" in refusal(file)
 
 
+def test_tensors_have_names_of_their_own(file: Path) -> None:
+    tensors = [(name, (32,), 0, place) for name, place in zip("aba", (0, 128, 256), strict=True)]
+    file.write_bytes(writer.gguf_bytes(writer.MODEL_METADATA, tensors, bytes(448)))
+    assert "is damaged (the tensor 'a' appears 2 times)" in refusal(file)
+
+
 @pytest.mark.parametrize(
     ("places", "overlap"),
     [

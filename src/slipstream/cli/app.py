@@ -46,9 +46,9 @@ def _show_version(wanted: bool) -> None:
 def _native_version() -> str:
     """The instruction set that the native runtime computes with, and the others that it could."""
     try:
-        from slipstream.runtime.native import default_instruction_set, instruction_sets
+        from slipstream.runtime.native import chosen_instruction_set, instruction_sets
 
-        used, usable = default_instruction_set(), instruction_sets()
+        used, usable = chosen_instruction_set(), instruction_sets()
     except (ImportError, SlipstreamError) as error:
         return f"native runtime: {terminal.printable(str(error))}"
     others = ", ".join(name for name in usable if name != used)

@@ -66,7 +66,7 @@ def _memory(found: "Explanation") -> str:
 
 
 def _speed(found: "Explanation") -> str:
-    first, last = found.tokens_per_second(0), found.tokens_per_second(found.context)
+    first, last = found.first_rate, found.last_rate
     if found.read_rate is None or first is None or last is None:
         return "not to be told beforehand; `slipstream bench` measures it"
     return (

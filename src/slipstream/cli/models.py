@@ -9,6 +9,7 @@ import typer
 
 from slipstream.cli import terminal
 from slipstream.cli.terminal import BOLD, DIM, Output
+from slipstream.errors import UsageError
 
 if TYPE_CHECKING:
     from slipstream.models import CatalogEntry, FoundModel
@@ -68,6 +69,8 @@ def models(
     is no terminal: one line for each model, separated by tabs: name, size, quantisation, architecture, licence,
     source, runtime.
     """
+    if explain is None and (ctx is not None or runtime != "auto"):
+        raise UsageError("--ctx and --runtime belong to --explain MODEL; add it, or leave them out.")
     if explain is not None:
         from slipstream.cli.explanation import explain_model
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slipstream.errors import ModelFileError
 from slipstream.measure.memory_bill import kv_bytes_per_token
 from slipstream.models import GgufHeader, PackedStrings
 from slipstream.models.gguf import TensorInfo
@@ -17,6 +18,7 @@ from slipstream.runtime.checks import check_sizes, context_for
 from slipstream.runtime.llamacpp import binding
 from slipstream.runtime.memory import available_memory
 from slipstream.runtime.threads import default_threads
+from slipstream.tokenizer.specification import Specification
 
 MOST_READ, LEAST_READ = 1_000_000_000, 64_000_000
 """Bytes that are read to learn the rate: as many as the model has, since a small one may lie in a cache."""
@@ -41,6 +43,7 @@ class Explanation:
     kv_cache, buffers: None where that is not known before the model is loaded
     free:        memory that can be had now, None where the system does not say
     read:        weights that a token of plain decoding reads
+    read_behind: keys and values that one behind a full context reads
     read_rate:   of this machine's memory, None where layers go to a GPU or it was not measured
     """
 
@@ -58,13 +61,20 @@ class Explanation:
     buffers: int | None
     free: int | None
     read: int
+    read_behind: int | None
     read_rate: float | None
 
-    def tokens_per_second(self, tokens: int) -> float | None:
-        """At most, of plain decoding behind so many tokens; None if unknown."""
-        if self.read_rate is None or self.kv_cache is None:
+    @property
+    def first_rate(self) -> float | None:
+        """Most tokens per second of plain decoding, at the beginning of a text; None if unknown."""
+        return None if self.read_rate is None else self.read_rate / self.read
+
+    @property
+    def last_rate(self) -> float | None:
+        """The same at the end of the context."""
+        if self.read_rate is None or self.read_behind is None:
             return None
-        return self.read_rate / (self.read + self.kv_cache * tokens / self.context)
+        return self.read_rate / (self.read + self.read_behind)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -81,8 +91,8 @@ class Explanation:
             "free_bytes": self.free,
             "bytes_per_token": self.read,
             "bytes_per_second": self.read_rate,
-            "most_tokens_per_second": self.tokens_per_second(0),
-            "most_tokens_per_second_at_full_context": self.tokens_per_second(self.context),
+            "most_tokens_per_second": self.first_rate,
+            "most_tokens_per_second_at_full_context": self.last_rate,
         }
 
 
@@ -97,12 +107,15 @@ def explain(header: GgufHeader, options: LoadOptions) -> Explanation:
     choice = choose(header, options)
     per_token = kv_bytes_per_token(header)
     weights, cache, buffers = header.tensor_bytes, None if per_token is None else per_token * context, None
+    behind = cache
     if choice.runtime == "native":
-        from slipstream.runtime.native import default_instruction_set, memory_of
+        from slipstream.runtime.native import chosen_instruction_set, memory_of, read_behind
 
         weights, cache, buffers = memory_of(header, context_length=context, threads=threads)
+        behind = read_behind(header, context)
         reason = "The native runtime can run it: a few tokens are checked for little more than the price of one."
-        computes_on = f"CPU, {threads} threads, {default_instruction_set()}"
+        reason += _tokenizer(header)
+        computes_on = f"CPU, {threads} threads, {chosen_instruction_set()}"
         on_cpu = True
     else:
         here = binding.installed()
@@ -127,8 +140,19 @@ def explain(header: GgufHeader, options: LoadOptions) -> Explanation:
         buffers=buffers,
         free=available_memory(),
         read=read,
+        read_behind=behind,
         read_rate=_read_rate(read, threads) if on_cpu else None,
     )
+
+
+def _tokenizer(header: GgufHeader) -> str:
+    """What has to be said of the file's tokenizer, if anything."""
+    try:
+        Specification.from_header(header)
+    except ModelFileError as refusal:
+        needed = "" if binding.installed() else f" It is not installed; run: {binding.INSTALL}."
+        return f" Texts become tokens by llama.cpp. {refusal}{needed}"
+    return ""
 
 
 def _sizes(header: GgufHeader) -> dict[str, int]:
@@ -160,9 +184,19 @@ def _read_per_token(header: GgufHeader) -> int:
 
 
 def _read_rate(read: int, threads: int) -> float | None:
-    """Bytes per second at which threads read as much memory again and again; None without the extension."""
+    """Bytes per second at which threads read as much memory again and again.
+
+    None without the extension, and where there is so little memory that what is left must be spared.
+    """
     try:
         from slipstream.runtime.native import measure_read
     except ImportError:
         return None
-    return 1e9 * measure_read(threads, min(max(read, LEAST_READ), MOST_READ) // 1_000_000)
+    free = available_memory()
+    nbytes = min(max(read, LEAST_READ), MOST_READ if free is None else min(MOST_READ, free // 4))
+    if nbytes < LEAST_READ:
+        return None
+    try:
+        return 1e9 * measure_read(threads, nbytes // 1_000_000)
+    except MemoryError:
+        return None

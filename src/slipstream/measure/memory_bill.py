@@ -44,8 +44,8 @@ class MemoryBill:
 def kv_bytes_per_token(header: GgufHeader, number_bytes: float = F16_BYTES) -> int | None:
     """Bytes of keys and values that one token takes in all layers; None if the header does not say.
 
-    Key-value heads may differ between layers. Layers with a sliding window count in full: they are kept in full, so
-    that tokens can be taken back.
+    Key-value heads may differ between layers. Layers with a sliding window count in full, as on llama.cpp, where they
+    are kept in full so that tokens can be taken back.
     """
     name = header.architecture
     layers, width = header.integer(f"{name}.block_count"), header.integer(f"{name}.embedding_length")
@@ -60,7 +60,12 @@ def kv_bytes_per_token(header: GgufHeader, number_bytes: float = F16_BYTES) -> i
 
 
 def kv_bytes_of(model: Model, header: GgufHeader) -> float | None:
-    """Bytes of KV cache a token of a loaded model: what it took, or else what its header comes to."""
+    """Bytes of KV cache that one more token of context takes in a loaded model.
+
+    What the model says, else its cache divided by its context, else what its header comes to.
+    """
+    if (stated := getattr(model, "kv_bytes_per_token", None)) is not None:
+        return float(stated)
     parts = _parts(model)
     taken, length = parts.get("kv_cache", 0), model.context_length
     return taken / length if taken and length else kv_bytes_per_token(header)

@@ -369,6 +369,9 @@ class _Scanner:
                 self._damaged(f"the tensor {name[:80]!r} has an impossible shape or place")
             nbytes = prod(shape) // kind.block_size * kind.block_bytes
             tensors.append(TensorInfo(name, kind, shape, data_offset + offset, nbytes))
+        name, times = Counter(tensor.name for tensor in tensors).most_common(1)[0] if tensors else ("", 0)
+        if times > 1:
+            self._damaged(f"the tensor {name[:80]!r} appears {times} times")
         needed = max((tensor.offset + tensor.nbytes for tensor in tensors), default=0)
         if needed > self.file_size:
             raise ModelFileError(

@@ -1,12 +1,17 @@
 """Which instruction set a model computes with."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slipstream.errors import UsageError
 from slipstream.runtime.native import default_instruction_set, instruction_sets, load_native, measure
 from tests.runtime.native.helpers import feed
+
+chosen: Any = sys.modules["slipstream.runtime.native.instruction_sets"]
+"""The module; the package has a function of this name."""
 
 
 def test_portable_is_always_there_and_last() -> None:
@@ -44,9 +49,22 @@ def test_a_name_that_is_none(file: Path, monkeypatch: pytest.MonkeyPatch, name: 
     with pytest.raises(UsageError) as caught:
         load_native(file)
     assert str(caught.value) == (
-        f"SLIPSTREAM_ISA={name} is not an instruction set of this machine; "
+        f"SLIPSTREAM_ISA={name} is not an instruction set that this build has and this machine runs; "
         f"choose one of {', '.join(instruction_sets())}, or unset it."
     )
+
+
+def test_a_build_for_another_processor_says_so(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chosen._native, "instruction_sets", lambda: ["portable"])
+    monkeypatch.setattr(chosen.platform, "machine", lambda: "x86_64")
+    for has_avx2 in (True, False):
+        monkeypatch.setattr(chosen, "_has_avx2", lambda has_avx2=has_avx2: has_avx2)
+        model = load_native(file, context_length=64, threads=1)
+        assert ("run scripts/setup again" in (model.notice or "")) == has_avx2
+        model.close()
+    monkeypatch.undo()
+    if len(instruction_sets()) > 1:
+        assert chosen.slow_build() is None
 
 
 def test_what_the_machine_reaches() -> None:

@@ -3,6 +3,7 @@
 import math
 import re
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,15 @@ def test_tensors(tmp_path: Path, tensors: dict[str, np.ndarray | None], reason: 
     found = why_not(tiny_llama(tmp_path / "it.gguf", shape=GROUPED, tensors=tensors))
     assert found is not None
     assert found.startswith(reason)
+
+
+def test_a_tensor_without_dimensions(tmp_path: Path) -> None:
+    header = read_header(tiny_llama(tmp_path / "it.gguf"))
+    tensors = [
+        replace(one, shape=(), nbytes=4) if one.name == "blk.0.attn_norm.weight" else one for one in header.tensors
+    ]
+    reason = unsupported(replace(header, tensors=tuple(tensors)))
+    assert reason == "blk.0.attn_norm.weight is a single number where a row is needed"
 
 
 Q4_0, IQ4_XS, MXFP4 = 2, 23, 39

@@ -1,6 +1,8 @@
 """Which instruction set the arithmetic uses: the best this processor has, unless the environment says otherwise."""
 
 import os
+import platform
+from pathlib import Path
 
 from slipstream.errors import UsageError
 from slipstream.runtime.native import _native
@@ -25,7 +27,25 @@ def chosen_instruction_set() -> str:
         return default_instruction_set()
     if asked not in instruction_sets():
         raise UsageError(
-            f"{VARIABLE}={asked} is not an instruction set of this machine; "
+            f"{VARIABLE}={asked} is not an instruction set that this build has and this machine runs; "
             f"choose one of {', '.join(instruction_sets())}, or unset it."
         )
     return asked
+
+
+def slow_build() -> str | None:
+    """A sentence where this build has nothing for this processor but portable code, and could have more."""
+    if default_instruction_set() != "portable" or platform.machine() not in ("x86_64", "AMD64") or not _has_avx2():
+        return None
+    return (
+        "This build of the native runtime was made for another processor and computes slowly on this one; "
+        "run scripts/setup again here, or reinstall slipstream-decoding."
+    )
+
+
+def _has_avx2() -> bool:
+    """As Linux tells; elsewhere nobody knows."""
+    try:
+        return " avx2 " in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False

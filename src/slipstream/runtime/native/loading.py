@@ -31,6 +31,7 @@ FORMATS = {
 
 VECTOR_FORMATS = ("F32", "F16", "BF16")
 
+F16_BYTES = 2
 MOST_HEADS = 1 << 18
 """Numbers in all heads of a layer: four times what the largest models have."""
 
@@ -132,6 +133,13 @@ def memory_needed(plan: Plan, sizes: Sizes) -> Memory:
     return Memory(_native.weight_bytes(plan.places), cache, buffers)
 
 
+def cached_bytes(plan: Plan, tokens: int) -> int:
+    """Bytes of keys and values of so many tokens that the next one looks at: in each layer those of its window."""
+    decoder = plan.decoder
+    in_layers = sum(min(window or tokens, tokens) for window in decoder.windows())
+    return 2 * F16_BYTES * decoder.key_value_heads * decoder.head_size * in_layers
+
+
 def check_memory(name: str, needed: Memory, sizes: Sizes) -> None:
     """Raise RuntimeUnavailableError, with the numbers, if the machine does not have as much."""
     available = available_memory()
@@ -192,6 +200,8 @@ def _matrix_shape(tensor: TensorInfo) -> tuple[int, int]:
     """Rows (output channels; 1 for a vector) and columns (inputs)."""
     columns, *rest = tensor.shape or (0,)
     rows = rest.pop(0) if rest else 1
+    if min(rows, columns) < 1:
+        raise NotSupported(f"{tensor.name} is a single number where a row is needed")
     if any(size != 1 for size in rest):
         raise NotSupported(f"{tensor.name} has more than two dimensions")
     if max(rows, columns) > MOST:

@@ -11,8 +11,17 @@ from slipstream.errors import ContextLimitError, ModelFileError, RuntimeUnavaila
 from slipstream.models.gguf import GgufHeader, read_model_header
 from slipstream.runtime.checks import check_sizes, context_for
 from slipstream.runtime.native import _native
-from slipstream.runtime.native.instruction_sets import chosen_instruction_set
-from slipstream.runtime.native.loading import Memory, Plan, Sizes, check_memory, load, memory_needed, plan
+from slipstream.runtime.native.instruction_sets import chosen_instruction_set, slow_build
+from slipstream.runtime.native.loading import (
+    Memory,
+    Plan,
+    Sizes,
+    cached_bytes,
+    check_memory,
+    load,
+    memory_needed,
+    plan,
+)
 from slipstream.runtime.native.modelfile import NotSupported
 from slipstream.runtime.native.session import NativeSession
 from slipstream.runtime.native.vocabulary import vocabulary_of
@@ -64,6 +73,11 @@ def memory_of(
     return memory_needed(plan(header), Sizes(max_sequences, context_length, max_rows, threads))
 
 
+def read_behind(header: GgufHeader, tokens: int) -> int:
+    """Bytes of the KV cache that a token behind so many others reads. Raises NotSupported."""
+    return cached_bytes(plan(header), tokens)
+
+
 class NativeModel:
     """Implements `core.protocols.Model`.
 
@@ -90,7 +104,11 @@ class NativeModel:
         self._sequences = sizes.sessions
         needed = memory_needed(planned, sizes)
         check_memory(self.name, needed, sizes)
-        self.vocabulary, self.notice = vocabulary_of(header)
+        self.vocabulary, notice = vocabulary_of(header)
+        self.notice = " ".join(filter(None, (notice, slow_build()))) or None
+        longest = self.context_length
+        self.kv_bytes_per_token = cached_bytes(planned, longest) - cached_bytes(planned, longest - 1)
+        """What one more token of context takes; layers with a window that is full already take none."""
         self._check_vocabulary(header, planned)
         program = load(header, planned, sizes.threads, progress)
         self.native = self._make(program, sizes)
