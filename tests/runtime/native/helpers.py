@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from slipstream.core.feed import common_prefix
 from slipstream.core.protocols import Segment
 from slipstream.runtime.native import NativeModel, load_native
 from slipstream.runtime.native.instruction_sets import VARIABLE
@@ -91,11 +92,24 @@ def same_cache(left: Cached, right: Cached) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """A text that others begin with, and a session that has read it token by token and keeps all of it."""
+
+    tokens: list[int]
+    session: NativeSession
+
+
 @dataclass
 class Reference:
-    """What a sequence must look like: fresh sessions of another model object, fed one token at a time."""
+    """What a sequence must look like: fresh sessions of another model object, fed one token at a time.
+
+    beginnings: forks of these need not be fed what is there; as long as no block is missing a fork is as good as a
+                fresh session, which the histories of models without windows establish
+    """
 
     model: NativeModel
+    beginnings: Sequence[Beginning] = ()
     _rows: dict[tuple[int, ...], NDArray[np.float32]] = field(default_factory=dict)
     _caches: dict[tuple[int, ...], Cached] = field(default_factory=dict)
     _drafts: dict[tuple[tuple[int, ...], ...], NDArray[np.float32]] = field(default_factory=dict)
@@ -120,18 +134,27 @@ class Reference:
         return self._drafts[key]
 
     def _compute(self, tokens: tuple[int, ...]) -> None:
-        session = self.model.open_session()
-        for count, row in enumerate(one_by_one(self.model, session, tokens), 1):
+        session = self._begun(tokens[:-1])
+        first = session.length + 1
+        for count, row in enumerate(one_by_one(self.model, session, tokens[first - 1 :]), first):
             self._rows[tokens[:count]] = row
         self._caches[tokens] = cached(self.model, session)
         session.close()
 
     def _draft(self, tokens: tuple[int, ...], draft: tuple[int, ...], layers: tuple[int, ...]) -> NDArray[np.float32]:
-        session = self.model.open_session()
-        one_by_one(self.model, session, tokens)
+        session = self._begun(tokens)
+        one_by_one(self.model, session, tokens[session.length :])
         for token in draft:
             rows = self.model.forward([Segment(session, [token])], layers=layers)[0]
             logits = np.array(rows.logits(0))
             session.hold([0])
         session.close()
         return logits
+
+    def _begun(self, tokens: Sequence[int]) -> NativeSession:
+        """A session that holds as much of these tokens as any beginning does, and nothing else."""
+        shared = [common_prefix(beginning.tokens, tokens) for beginning in self.beginnings]
+        if not any(shared):
+            return self.model.open_session()
+        longest = max(shared)
+        return self.beginnings[shared.index(longest)].session.fork(longest)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slipstream.core.protocols import Segment
+from slipstream.policy.fixed import MOST_DRAFT_TOKENS
 from slipstream.runtime.native import NativeModel
 from slipstream.runtime.native.model import NativeRows
 from slipstream.runtime.native.session import NativeSession
-from tests.runtime.native.helpers import Reference, cached, same_bits, same_cache
+from tests.runtime.native.helpers import Reference, cached, feed_silently, same_bits, same_cache
 
 SUBSET = (0, 2)
 """Layers that drafts go through; one of the three is left out."""
@@ -26,6 +27,15 @@ class Tracked:
     session: NativeSession
     tokens: list[int] = field(default_factory=list)
     held: list[int] = field(default_factory=list)
+    longest: int = 0
+    """The most tokens it has held since it was empty, or what it was forked from had: a window may lack the rest."""
+
+    def reachable(self, length: int) -> int:
+        """As the session says, which may only deny what is further back than the longest draft."""
+        self.longest = max(self.longest, len(self.tokens))
+        kept = self.session.reachable(length)
+        assert kept == length or (kept == 0 and length < self.longest - MOST_DRAFT_TOKENS), (length, self.longest)
+        return kept
 
 
 @dataclass(frozen=True)
@@ -55,16 +65,24 @@ class Planned:
 
 
 class Schedule:
-    """Steps drawn from a seed, so that a shorter schedule with the same seed is a prefix of the longer one."""
+    """Steps drawn from a seed, so that a shorter schedule with the same seed is a prefix of the longer one.
+
+    Where the reference has beginnings every session begins with most of one, and several are open from the start.
+    """
 
     def __init__(self, model: NativeModel, reference: Reference, seed: int) -> None:
         self.model = model
         self.reference = reference
         self.random = random.Random(seed)
-        self.tracked = [self.opened()]
+        self.tracked = [self.opened() for _ in range(SESSIONS - 1 if reference.beginnings else 1)]
 
     def opened(self) -> Tracked:
-        return Tracked(self.model.open_session())
+        one = Tracked(self.model.open_session())
+        if self.reference.beginnings:
+            text = self.random.choice(self.reference.beginnings).tokens
+            one.tokens = text[: self.random.randint(len(text) - 100, len(text))]
+            feed_silently(self.model, one.session, one.tokens, self.model.max_rows)
+        return one
 
     def step(self) -> None:
         """One thing that an engine may do."""
@@ -79,18 +97,22 @@ class Schedule:
 
     def truncate(self) -> None:
         one = self.random.choice(self.tracked)
-        length = one.session.reachable(self.random.randint(len(one.tokens) // 2, len(one.tokens)))
+        whole = len(one.tokens)
+        earliest = self.random.choice([whole // 2, max(whole - MOST_DRAFT_TOKENS, 0)])
+        length = one.reachable(self.random.randint(earliest, whole))
         one.session.truncate(length)
         del one.tokens[length:]
         one.held.clear()
+        if not length:
+            one.longest = 0
 
     def fork(self) -> None:
         if len(self.tracked) == SESSIONS:
-            return self.replace()
+            self.tracked.pop(self.random.randrange(SESSIONS)).session.close()
         one = self.random.choice(self.tracked)
-        length = one.session.reachable(self.random.choice([len(one.tokens), self.random.randint(0, len(one.tokens))]))
-        self.tracked.append(Tracked(one.session.fork(length), one.tokens[:length]))
-        return None
+        length = one.reachable(self.random.choice([len(one.tokens), self.random.randint(0, len(one.tokens))]))
+        longest = one.longest if length else 0
+        self.tracked.append(Tracked(one.session.fork(length), one.tokens[:length], longest=longest))
 
     def replace(self) -> None:
         """Close a session and open another: its blocks may be used again."""
@@ -117,7 +139,8 @@ class Schedule:
 
     def _run(self, layers: Sequence[int] | None) -> None:
         chosen = self.random.sample(self.tracked, self.random.randint(1, len(self.tracked)))
-        batch = [planned for one in chosen if (planned := self._plan(one, layers is not None))]
+        share = self.model.max_rows // len(chosen)
+        batch = [planned for one in chosen if (planned := self._plan(one, share, layers is not None))]
         if not batch:
             return
         hidden = self.random.choice([(), (0,), (0, 2)])
@@ -132,9 +155,10 @@ class Schedule:
             if self.random.random() < 0.8 and planned.of in self.tracked:
                 self._keep(planned, layers is not None)
 
-    def _plan(self, one: Tracked, is_draft: bool) -> Planned | None:
-        room = self.model.context_length - len(one.tokens) - (len(one.held) if is_draft else 0)
-        count = min(self.random.choice([1, 2, 3, 5, 8, 9, 12, 20, 33, 70]), room)
+    def _plan(self, one: Tracked, most: int, is_draft: bool) -> Planned | None:
+        held = len(one.held) if is_draft else 0
+        room = min(self.model.context_length - len(one.tokens), self.model.max_rows) - held
+        count = min(self.random.choice([1, 2, 3, 5, 8, 9, 12, 20, 33, 70]), room, most)
         if count == 0:
             return None
         is_chain = self.random.random() < 0.4
