@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import count
+from threading import Event
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +11,9 @@ from numpy.typing import NDArray
 from slipstream.core.blocks import ranked
 from slipstream.core.protocols import Capabilities, Logits, Segment
 from slipstream.errors import GrammarError, RuntimeUnavailableError
+
+PATIENCE = 60.0
+"""Seconds after which a gate that nobody opens is a mistake."""
 
 
 class ByteVocabulary:
@@ -26,6 +31,10 @@ class ByteVocabulary:
             tokens += [256] if index else []
             tokens += part.encode()
         return tokens
+
+    def least_tokens(self, text: str, *, parse_special: bool) -> int:
+        longest = max(len(self.token_bytes(token) or self.token_name(token)) for token in range(self.size))
+        return -(-len(text) // longest)
 
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else b""
@@ -196,6 +205,30 @@ class FakeModel:
 
     def close(self) -> None:
         self.closed = True
+
+
+class GatedModel(FakeModel):
+    """Its forwards wait until the gate is open; `broken` is raised by the next one.
+
+    closes_after: the gate closes behind so many forwards of its life, so that a text stops in the middle
+    """
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(seed=1, order=1, **more)
+        self.gate = Event()
+        self.gate.set()
+        self.broken: Exception | None = None
+        self.closes_after: int | None = None
+
+    def forward(self, batch: Sequence[Segment], **more: Any) -> list[FakeRows]:
+        assert self.gate.wait(PATIENCE)
+        if self.broken is not None:
+            error, self.broken = self.broken, None
+            raise error
+        rows = super().forward(batch, **more)
+        if self.forwards == self.closes_after:
+            self.gate.clear()
+        return rows
 
 
 class TableConstraint:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from os import environ
 from pathlib import Path
 from time import sleep
 
@@ -69,6 +71,24 @@ def test_a_second_signal_ends_answers_and_says_so(processes: list[Process], mode
     assert "Traceback" not in said
 
 
+def test_a_signal_under_load_lets_every_stream_end(processes: list[Process], model: Path) -> None:
+    """Those that are decoded, and those that wait for a place."""
+    process = Process("-m", str(model), "--parallel", "2", "--draft", "suffix")
+    processes.append(process)
+    body = {**PROMPT, "max_tokens": 300, "stream": True, "logit_bias": {str(token): -100 for token in range(268, 271)}}
+    with ExitStack() as stack, httpx.Client(base_url=process.url, timeout=60) as client:
+        streams = [
+            stack.enter_context(client.stream("POST", "/v1/completions", json={**body, "seed": seed}))
+            for seed in range(8)
+        ]
+        process.process.send_signal(signal.SIGTERM)
+        with ThreadPoolExecutor(len(streams)) as pool:
+            ends = list(pool.map(lambda one: [line for line in one.iter_lines() if line][-1], streams))
+    assert ends == ["data: [DONE]"] * 8
+    assert process.process.wait(30) == 0
+    assert "Traceback" not in "".join(process.lines)
+
+
 def test_killed_and_started_again_it_serves_again(processes: list[Process], model: Path) -> None:
     for _ in range(2):
         process = Process("-m", str(model))
@@ -91,8 +111,58 @@ def test_flags_come_before_the_environment_and_that_before_the_file(
     props = httpx.get(f"{process.url}/props", headers={"Authorization": "Bearer from environment"}).json()
     assert props["parallel"] == 2
     assert process.end() == 0
-    logged = [json.loads(line) for line in process.lines if line.startswith("{")]
-    assert [(one["path"], one["status"]) for one in logged] == [("/props", 401), ("/props", 200)]
+    logged = [json.loads(line) for line in process.lines]
+    assert [(one["path"], one["status"]) for one in logged if "path" in one] == [("/props", 401), ("/props", 200)]
+
+
+def test_the_log_for_machines_is_json_line_by_line(processes: list[Process], model: Path) -> None:
+    process = Process("-m", str(model), "--log-format", "json", "--draft", "suffix", "--shutdown-timeout", "1")
+    processes.append(process)
+    host, port = process.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as client:
+        client.sendall(b"nonsense\r\n\r\n")  # uvicorn warns of it
+        assert b"400" in client.recv(100)
+    endless = {**PROMPT, "max_tokens": 1900, "logit_bias": {str(token): -100 for token in range(268, 271)}}
+    with httpx.stream("POST", f"http://{host}:{port}/v1/completions", json={**endless, "stream": True}) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        assert process.end() == 0
+    logged = [json.loads(line) for line in process.lines]
+    told = [str(one.get("message")) for one in logged]
+    assert any(one.startswith("Serving ") for one in told)
+    assert any("Invalid HTTP request" in one for one in told)
+    assert any("Ctrl-C ends them now" in one for one in told)
+    assert [one["status"] for one in logged if one.get("path") == "/v1/completions"] == [200]
+
+
+@pytest.mark.parametrize("variable", ["SLIPSTREAM_API_KEY", "SLIPSTREAM_API_KEY_FILE"])
+def test_an_empty_variable_does_not_open_the_server(
+    processes: list[Process], model: Path, tmp_path: Path, variable: str
+) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('api-key = "from file"\n')
+    for more in ([], ["--config", str(file)]):
+        done = subprocess.run(
+            [sys.executable, "-m", "slipstream", "serve", "-m", str(model), *more],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+            env={**environ, variable: ""},
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"{variable} is set and empty" in done.stderr
+    process = Process("-m", str(model), "--api-key", "from flag", **{variable: ""})  # what was said more directly
+    processes.append(process)
+    for key, status in (("from flag", 200), ("wrong", 401)):
+        assert httpx.get(f"{process.url}/props", headers={"Authorization": f"Bearer {key}"}).status_code == status
+
+
+def test_a_name_that_is_allowed_opens_and_those_of_the_machine_do_anyway(processes: list[Process], model: Path) -> None:
+    process = Process("-m", str(model), "--host", "0.0.0.0", "--allowed-host", "a.example", "--api-key", "x")
+    processes.append(process)
+    port = process.url.rpartition(":")[2]
+    url = f"http://127.0.0.1:{port}/health"
+    for host, status in (("a.example", 200), ("b.example", 400), ("localhost", 200), (f"127.0.0.1:{port}", 200)):
+        assert httpx.get(url, headers={"Host": host}).status_code == status, host
+    assert httpx.get(url).status_code == 200  # as a container's health check asks
 
 
 def test_a_key_file_named_by_flag_comes_before_a_key_in_the_environment(
@@ -180,7 +250,7 @@ def test_a_log_that_cannot_be_written_costs_the_log_alone(model: Path) -> None:
         ("127.0.0.2", ["a.example"], ("localhost", "127.0.0.1", "[::1]", "127.0.0.2", "a.example")),
         ("::1", [], ("localhost", "127.0.0.1", "[::1]", "[::1]")),
         ("0.0.0.0", [], ()),
-        ("0.0.0.0", ["a.example"], ("a.example",)),
+        ("0.0.0.0", ["a.example"], ("localhost", "127.0.0.1", "[::1]", "a.example")),
         ("myhost", [], ()),
     ],
 )

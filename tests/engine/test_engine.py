@@ -462,3 +462,23 @@ def test_numpy_ids_are_ids() -> None:
     engine = make_engine("none")
     expected = engine.generate([0, 1, 2], seed=1, max_tokens=5).tokens
     assert engine.generate(np.array([0, 1, 2]), seed=np.int64(1), max_tokens=5).tokens == expected  # type: ignore[arg-type]
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(FakeModel(context_length=64), template=TEMPLATE)
+    longest = "x" * (64 * len("<end>"))
+    with pytest.raises(ContextLimitError, match=f"has {len(longest) - 5} tokens and the context holds 64"):
+        engine.generate(longest[5:])
+
+    def never(*_: object, **__: object) -> list[int]:
+        raise AssertionError
+
+    monkeypatch.setattr(ByteVocabulary, "tokenize", never)
+    for prompt in (longest, [{"role": "user", "content": longest}]):
+        with pytest.raises(ContextLimitError, match=r"has at least 6[4-9] tokens and the context holds 64"):
+            engine.generate(prompt)
+
+
+def test_a_text_may_be_counted_whatever_its_length() -> None:
+    engine = Engine(FakeModel(context_length=64))
+    assert len(engine.tokenize("x" * 1000)) == 1000

@@ -1,40 +1,22 @@
 """An engine on a thread of its own: who is served, who waits, and who is told what."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Event
 from time import monotonic, sleep
 from typing import Any
 
 import pytest
 
-from slipstream.core.protocols import Segment
 from slipstream.core.stats import RoundRecord
 from slipstream.draft import SuffixDrafter
 from slipstream.engine import Engine, Token
 from slipstream.engine.worker import Job, Worker
 from slipstream.errors import BusyError, RuntimeUnavailableError, SlipstreamError, TooSlowError, UsageError
 from slipstream.policy import FixedLength
-from tests.fakes import FakeModel, FakeRows
+from tests.fakes import FakeModel, GatedModel
 
 NO_END = {256: -100.0}
 PATIENCE = 20.0
-
-
-class GatedModel(FakeModel):
-    """Its forwards wait until the gate is open; `broken` is raised by the next one."""
-
-    def __init__(self, **more: Any) -> None:
-        super().__init__(seed=1, order=1, **more)
-        self.gate = Event()
-        self.gate.set()
-        self.broken: Exception | None = None
-
-    def forward(self, batch: Sequence[Segment], **more: Any) -> list[FakeRows]:
-        assert self.gate.wait(PATIENCE)
-        if self.broken is not None:
-            error, self.broken = self.broken, None
-            raise error
-        return super().forward(batch, **more)
 
 
 class Waiter:
@@ -292,7 +274,60 @@ def test_who_waits_for_a_prompt_does_not_wait_for_ever(worker: Worker, model: Ga
     assert short.first_at < long.first_at
 
 
-def test_nothing_is_prepared_for_whom_there_is_no_room(worker: Worker) -> None:
+def test_whether_there_is_room_can_be_asked(worker: Worker, model: GatedModel) -> None:
     worker.require_room(4)
     with pytest.raises(UsageError, match="at most 4"):
         worker.require_room(5)
+    model.gate.clear()
+    worker.submit([Waiter(worker.engine).job for _ in range(3)])
+    worker.require_room(1)
+    with pytest.raises(BusyError, match="busy"):
+        worker.require_room(2)
+    model.gate.set()
+
+
+class Counting(FixedLength):
+    """Says how many rounds it has seen."""
+
+    rounds = 0
+
+    def observe(self, committed: Sequence[Sequence[int]], seconds: Mapping[str, float]) -> None:
+        super().observe(committed, seconds)
+        self.rounds += 1
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "rounds": self.rounds}
+
+
+def test_what_the_policy_says_is_heard_before_a_text_ends(model: GatedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slipstream.engine.worker.POLICY_AGE", 0.0)
+    worker = Worker(Engine(model, policy=Counting(0)), parallel=1)
+    waiter = Waiter(worker.engine)
+    model.closes_after = 6
+    worker.submit([waiter.job])
+    while model.gate.is_set() or len(waiter.tokens) < 6:
+        sleep(0.001)
+    assert worker.policy["rounds"] == 6
+    assert worker.load.active == 1
+    model.gate.set()
+    waiter.wait()
+    worker.close()
+
+
+def test_whoever_counts_hears_of_a_first_token_and_of_every_end(model: GatedModel) -> None:
+    first: list[Job] = []
+    ended: list[Job] = []
+    worker = Worker(Engine(model), parallel=1, on_first=first.append, on_end=ended.append)
+    model.closes_after = 3
+    waiters = [Waiter(worker.engine, max_tokens=200), Waiter(worker.engine)]
+    worker.submit([one.job for one in waiters])
+    while model.gate.is_set():
+        sleep(0.001)
+    for one in waiters:
+        worker.cancel(one.job)
+    model.gate.set()
+    assert {id(one.wait().job) for one in waiters} == {id(job) for job in ended}
+    assert first == [waiters[0].job]
+    assert waiters[0].job.waited is not None
+    assert waiters[1].job.waited is None
+    worker.close()

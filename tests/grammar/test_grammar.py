@@ -152,6 +152,7 @@ HOSTILE: dict[str, Callable[[], object]] = {
         "$defs": {"a": {"enum": list(range(20_000))}, "b": {}},
         "anyOf": [{"$ref": f"#/$defs/a/enum/{index}"} for index in range(3_000)],
     },
+    "a reference to a place of 5000 digits": lambda: {"$ref": "#/anyOf/" + "1" * 5_000, "anyOf": [{}]},
     "joined choices": lambda: {
         "allOf": [
             {"anyOf": [{"properties": {f"a{factor}": {"const": index}}} for index in range(10)]} for factor in range(20)

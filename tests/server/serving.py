@@ -1,7 +1,9 @@
 """A server on loopback, with a model without weights behind it."""
 
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,13 +12,13 @@ import uvicorn
 from slipstream.core.params import SamplingParams
 from slipstream.draft import ModelDrafter, SuffixDrafter
 from slipstream.engine import Engine
-from slipstream.engine.worker import Worker
+from slipstream.engine.worker import Job
 from slipstream.models import ChatTemplate
 from slipstream.policy import FixedLength
 from slipstream.server.app import Doors, create_app
 from slipstream.server.metrics import Metrics
 from slipstream.server.service import Limits, Service
-from slipstream.server.serving import Address, Protocol
+from slipstream.server.serving import Address, new_server, new_service
 from tests.fakes import ByteVocabulary, FakeModel
 
 TEMPLATE = "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}a:"
@@ -30,19 +32,59 @@ class LetterVocabulary(ByteVocabulary):
 
 
 class Served:
-    """A running server. url: without a slash at its end."""
+    """A running server. url: without a slash at its end; jobs: of all texts that were queued so far."""
 
-    def __init__(self, url: str, service: Service, metrics: Metrics, server: uvicorn.Server) -> None:
-        self.url, self.service, self.metrics = url, service, metrics
-        self._server = server
+    def __init__(self, address: tuple[str, int], service: Service, metrics: Metrics, server: uvicorn.Server) -> None:
+        self.url = f"http://{address[0]}:{address[1]}"
+        self.service, self.metrics = service, metrics
+        self.jobs: list[Job] = []
+        self._address, self._server = address, server
+        submit = service.worker.submit
+
+        def remembering(jobs: Sequence[Job]) -> None:
+            submit(jobs)
+            self.jobs += jobs
+
+        service.worker.submit = remembering  # type: ignore[method-assign]
 
     def stop(self) -> None:
         """As a signal would."""
         self._server.should_exit = True
 
+    def connect(self, sent: bytes = b"", *, window: int | None = None) -> socket.socket:
+        """A connection that has sent something.
+
+        window: most bytes that come without being read, about
+        """
+        client = socket.socket()
+        client.settimeout(60)
+        if window is not None:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
+        client.connect(self._address)
+        client.sendall(sent)
+        return client
+
+    @property
+    def connections(self) -> int:
+        """Open ones."""
+        return len(self._server.server_state.connections)
+
+    @property
+    def is_idle(self) -> bool:
+        load = self.service.worker.load
+        return load.active == load.waiting == 0
+
     @property
     def engine(self) -> Engine:
         return self.service.engine
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for it."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def fake_engine(parallel: int = 4, model: FakeModel | None = None, **more: Any) -> Engine:
@@ -65,24 +107,19 @@ def serving(
 ) -> Iterator[Served]:
     """Serve until the end of the block; everything must be given back then."""
     engine = engine or fake_engine(parallel)
+    limits = limits or Limits(patience=5.0)
     address = Address("127.0.0.1", 0)
     metrics, listener = Metrics(), address.bind()
     address.listen(listener)
-    worker = Worker(engine, parallel, queue, on_round=metrics.on_round)
-    service = Service(worker, limits or Limits(patience=5.0), on_end=metrics.on_end)
-    app = create_app(service, metrics, doors)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, http=Protocol, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5
-        )
-    )
+    service = new_service(engine, metrics, limits, parallel=parallel, queue=queue)
+    server = new_server(create_app(service, metrics, doors), 5)
     thread = threading.Thread(target=server.run, args=([listener],), name="server")
     thread.start()
     try:
-        yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", service, metrics, server)
+        yield Served(listener.getsockname(), service, metrics, server)
     finally:
         server.should_exit = True
         thread.join(30)
         listener.close()
         assert not thread.is_alive()
-        assert not worker.is_alive
+        assert not service.worker.is_alive

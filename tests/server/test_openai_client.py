@@ -10,7 +10,7 @@ import pytest
 
 from slipstream.engine import Engine
 from slipstream.models import ChatTemplate
-from tests.fakes import FakeModel
+from tests.fakes import ByteVocabulary, FakeModel
 from tests.server.serving import TEMPLATE, LetterVocabulary, Served, fake_engine, serving
 
 MESSAGES = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello there, hello there"}]
@@ -129,6 +129,48 @@ def test_stop_strings_biases_and_penalties_go_through(client: openai.OpenAI, alo
     assert answer.choices[0].message.content == "q" * 10
 
 
+@pytest.mark.parametrize(
+    ("field", "option", "value"),
+    [
+        ("top_k", "top_k", 3),
+        ("min_p", "min_p", 0.3),
+        ("repetition_penalty", "repetition_penalty", 1.8),
+        ("repeat_penalty", "repetition_penalty", 1.8),
+        ("top_p", "top_p", 0.3),
+        ("presence_penalty", "presence_penalty", 1.9),
+        ("frequency_penalty", "frequency_penalty", 1.9),
+    ],
+)
+def test_every_sampling_option_is_the_engine_s(
+    client: openai.OpenAI, alone: Engine, field: str, option: str, value: float
+) -> None:
+    options: dict[str, Any] = {"seed": 11, "max_tokens": 40, "temperature": 1.5}
+    expected = alone.generate(MESSAGES, **options, **{option: value}).text  # type: ignore[arg-type]
+    assert expected != alone.generate(MESSAGES, **options).text
+    answer = client.chat.completions.create(model="any", messages=MESSAGES, extra_body={**options, field: value})
+    assert answer.choices[0].message.content == expected
+    continued = client.completions.create(model="any", prompt="Once", extra_body={**options, field: value})
+    assert continued.choices[0].text == alone.generate("Once", **options, **{option: value}).text  # type: ignore[arg-type]
+    response = client.responses.create(
+        model="any", input=MESSAGES, max_output_tokens=40, extra_body={**options, field: value}
+    )
+    assert response.output_text == expected
+
+
+def test_thinking_can_be_switched() -> None:
+    engine = fake_engine()
+    engine.template = ChatTemplate(TEMPLATE + "{% if enable_thinking is false %}<think></think>{% endif %}")
+    with serving(engine) as served, openai.OpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
+        for switch, more in ((None, 0), (True, 0), (False, len("<think></think>"))):
+            thinking = {} if switch is None else {"chat_template_kwargs": {"enable_thinking": switch, "other": 1}}
+            answer = client.chat.completions.create(
+                model="any", messages=MESSAGES, max_tokens=3, seed=1, extra_body=thinking
+            )
+            expected = served.engine.tokenize(MESSAGES, think=switch)
+            assert answer.usage.prompt_tokens == len(expected)
+            assert len(expected) == len(served.engine.tokenize(MESSAGES)) + more
+
+
 def test_completions_continue_text_and_ids_and_several_prompts(client: openai.OpenAI, alone: Engine) -> None:
     expected = alone.generate("Once upon", seed=8, max_tokens=16)
     answer = client.completions.create(
@@ -141,6 +183,31 @@ def test_completions_continue_text_and_ids_and_several_prompts(client: openai.Op
     ids = list(b"Once upon")
     streamed = client.completions.create(model="any", prompt=ids, seed=8, stream=True)
     assert "".join(chunk.choices[0].text for chunk in streamed) == expected.text
+
+
+def test_tokens_that_are_no_text_keep_their_log_probabilities_apart() -> None:
+    """Half a character is named by its bytes, as OpenAI names it; of tokens with one name the likelier keeps it."""
+
+    class Twins(ByteVocabulary):
+        def token_bytes(self, token: int) -> bytes:
+            return b"a" if token in (97, 98) else super().token_bytes(token)
+
+    def engine() -> Engine:
+        return fake_engine(1, FakeModel(Twins(), seed=1, order=1, context_length=512, max_rows=64))
+
+    with engine() as alone:
+        expected = alone.generate("x", seed=2, max_tokens=60, logit_bias={256: -100.0, 257: -100.0})
+    with serving(engine(), parallel=1) as served, openai.OpenAI(base_url=f"{served.url}/v1", api_key="none") as client:
+        answer = client.completions.create(
+            model="any", prompt="x", seed=2, max_tokens=60, logprobs=20, logit_bias={"256": -100, "257": -100}
+        )
+    told = answer.choices[0].logprobs
+    assert [len(top) for top in told.top_logprobs] == [20] * 60
+    names = {98: "a"} | {token: f"bytes:\\x{token:02x}" for token in range(128, 256)}
+    assert told.tokens == [names.get(token, chr(token)) for token in expected.tokens]
+    keys = {name for top in told.top_logprobs for name in top}
+    assert "bytes:\\x80" in keys
+    assert not any("\ufffd" in name for name in keys)
 
 
 def test_responses(client: openai.OpenAI, alone: Engine) -> None:
@@ -160,6 +227,24 @@ def test_responses(client: openai.OpenAI, alone: Engine) -> None:
     assert text == expected.text == events[-1].response.output_text
     with pytest.raises(openai.BadRequestError, match="not stored"):
         client.responses.create(model="any", input="hi", previous_response_id="resp_1")
+
+
+def test_responses_tell_of_their_tokens_when_asked(client: openai.OpenAI, alone: Engine) -> None:
+    expected = alone.generate(MESSAGES, seed=9, max_tokens=50)
+    extra: dict[str, Any] = {"seed": 9, "speculation": {"details": True}}
+    answer = client.responses.create(model="any", input=MESSAGES, max_output_tokens=50, extra_body=extra)
+    [part] = answer.output[0].content
+    assert [token["id"] for token in part.tokens] == expected.tokens
+    assert [token["logprob"] for token in part.tokens] == expected.logprobs
+    assert any(token["accepted"] for token in part.tokens)
+    events = list(
+        client.responses.create(model="any", input=MESSAGES, max_output_tokens=50, stream=True, extra_body=extra)
+    )
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    assert [token["id"] for event in deltas for token in event.tokens] == expected.tokens
+    [done] = [event for event in events if event.type == "response.output_text.done"]
+    assert done.tokens == part.tokens
+    assert events[-1].response.output[0].content[0].tokens == part.tokens
 
 
 def test_many_at_once_get_the_texts_they_would_have_alone(served: Served, alone: Engine) -> None:
@@ -207,6 +292,11 @@ def test_models(client: openai.OpenAI) -> None:
         ("messages", [], "messages"),
         ("messages", [{"role": "king", "content": "x"}], "messages"),
         ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}], "image_url"),
+        (
+            "messages",
+            [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]}],
+            "input_audio",
+        ),
         ("messages", [{"role": "user", "content": "x" * 600}], "context holds 512"),
     ],
 )

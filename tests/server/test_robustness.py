@@ -1,18 +1,21 @@
-"""Clients that go away, send nonsense, or come in crowds."""
+"""Clients that send nonsense, have no key, or ask what others asked; and what is counted and logged."""
 
 import json
-import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import httpx
 import pytest
+from pydantic import ValidationError
 
+from slipstream.models import ChatTemplate
 from slipstream.server.app import Doors
+from slipstream.server.description import BODIES
 from slipstream.server.service import Limits
-from tests.server.serving import Served, fake_engine, serving
+from tests.fakes import GatedModel
+from tests.server.serving import LetterVocabulary, Served, fake_engine, serving, until
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}], "seed": 1, "max_tokens": 5}
 ENDLESS = {**CHAT, "max_tokens": 400, "logit_bias": {"256": -100}}
@@ -28,18 +31,6 @@ def served() -> Iterator[Served]:
 def client(served: Served) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=served.url, timeout=20) as one:
         yield one
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
-def is_idle(served: Served) -> bool:
-    load = served.service.worker.load
-    return load.active == load.waiting == 0
 
 
 def still_serves(client: httpx.Client) -> None:
@@ -65,8 +56,12 @@ def still_serves(client: httpx.Client) -> None:
         (b'{"seed": NaN, "messages": [{"role": "user", "content": "x"}]}', 400, "NaN"),
         (b'{"temperature": Infinity, "messages": [{"role": "user", "content": "x"}]}', 400, "Infinity"),
         (b'{"metadata": {"\\ud800": 1}, "messages": [{"role": "user", "content": "x"}]}', 400, "not JSON"),
-        (b'{"seed": 1e400, "messages": [{"role": "user", "content": "x"}]}', 400, "seed"),
+        (b'{"seed": 1e400, "messages": [{"role": "user", "content": "x"}]}', 400, "too large, 1e400"),
         (b'{"max_tokens": 1' + b"0" * 5000 + b"}", 400, ""),
+        (b'{"input": "x", "text": {"format": {"type": "text", "x": 1e999}}}', 400, "too large, 1e999"),
+        (b'{"input": "\xed\xa0\x80", "messages": [{"role": "user", "content": "\xed\xa0\x80"}]}', 400, "not JSON"),
+        (json.dumps({**CHAT, "input": "x", "prompt": "x"}).encode("utf-16"), 400, "not JSON"),
+        (json.dumps({**CHAT, "input": "x", "prompt": "x"}).encode("utf-16-le"), 400, "not JSON"),
     ],
 )
 def test_nonsense_is_refused(client: httpx.Client, body: bytes, status: int, word: str) -> None:
@@ -80,29 +75,44 @@ def test_nonsense_is_refused(client: httpx.Client, body: bytes, status: int, wor
     still_serves(client)
 
 
-def test_what_is_sent_to_waste_time_is_refused_at_once(served: Served, client: httpx.Client) -> None:
-    ids = b"[" + b"null," * 150_000 + b"null]"
-    bodies = {
-        "/v1/completions": [b'{"prompt": %s}' % ids, b'{"prompt": %s}' % json.dumps(["a"] * 250).encode()],
-        "/v1/chat/completions": [
-            b'{"messages": %s}' % ids,
-            b'{"messages": [{"role": "user", "content": %s}]}' % ids,
-            json.dumps({**CHAT, "stop": "x" * 300}).encode(),
-            json.dumps({**CHAT, "n": 17}).encode(),
-            b'{"messages": [], "tools": %s}' % ids,
-        ],
-        "/detokenize": [b'{"tokens": %s}' % ids],
-        "/v1/responses": [b'{"input": %s}' % ids, b'{"input": "x", "tools": [{"type": "function"}]}'],
-    }
-    for path, several in bodies.items():
-        for body in several:
-            started = time.monotonic()
-            answer = client.post(path, content=body)
-            assert answer.status_code in (400, 503), (path, body[:60], answer.text[:200])
-            assert time.monotonic() - started < 5
-            assert len(answer.text) < 500
-    assert "at most 20" in client.post("/v1/completions", json={"prompt": ["a"] * 21}).json()["error"]["message"]
+NULLS = [None] * 50_000
+MANY = {f"a{number}": None for number in range(30_000)}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": NULLS}),
+        ("/v1/completions", {"prompt": "a", "logit_bias": MANY}),
+        ("/v1/completions", {"prompt": "a", "logit_bias": {"x" * 100_000: 1}}),
+        ("/v1/completions", {"prompt": "a", "stop": NULLS}),
+        ("/v1/chat/completions", {"messages": NULLS}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": NULLS}]}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "x" * 100_000}]}]}),
+        ("/v1/chat/completions", {**CHAT, "stop": "x" * 300}),
+        ("/v1/chat/completions", {**CHAT, "n": 17}),
+        ("/v1/chat/completions", {**CHAT, "logit_bias": MANY}),
+        ("/v1/chat/completions", {"messages": [], "tools": NULLS}),
+        ("/v1/responses", {"input": NULLS}),
+        ("/v1/responses", {"input": "x", "metadata": MANY}),
+        ("/v1/responses", {"input": "x", "tools": [{"type": "function"}]}),
+        ("/detokenize", {"tokens": NULLS}),
+    ],
+)
+def test_what_is_sent_to_waste_time_is_refused_at_the_first_mistake(
+    client: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        BODIES[path][0].model_validate(body)
+    assert caught.value.error_count() < 10
+    answer = client.post(path, json=body)
+    assert answer.status_code == 400
+    assert len(answer.text) < 500
     still_serves(client)
+
+
+def test_a_request_for_more_than_there_could_ever_be_room_for_is_no_matter_of_waiting(client: httpx.Client) -> None:
+    assert "at most 20" in client.post("/v1/completions", json={"prompt": ["a"] * 21}).json()["error"]["message"]
 
 
 def test_null_is_not_given(client: httpx.Client) -> None:
@@ -117,77 +127,10 @@ def test_unknown_paths_and_methods_are_told_so(client: httpx.Client) -> None:
     assert client.delete("/health").json()["error"]["type"] == "invalid_request_error"
 
 
-def test_a_reader_who_leaves_frees_a_place(served: Served, client: httpx.Client) -> None:
-    for leave_after in (0, 1, 5):
-        with client.stream("POST", "/v1/chat/completions", json={**ENDLESS, "stream": True}) as stream:
-            for number, _ in enumerate(stream.iter_lines()):
-                if number >= leave_after:
-                    break
-        until(lambda: is_idle(served))
-    still_serves(client)
-
-
-def test_whoever_waits_for_a_whole_answer_may_leave_too(served: Served, client: httpx.Client) -> None:
-    with pytest.raises(httpx.ReadTimeout):
-        client.post("/v1/chat/completions", json={**ENDLESS, "n": 16}, timeout=0.02)
-    until(lambda: is_idle(served))
-    still_serves(client)
-
-
-def test_half_a_request_holds_nothing_up(served: Served, client: httpx.Client) -> None:
-    host, port = served.url.removeprefix("http://").split(":")
-    sockets = [socket.create_connection((host, int(port))) for _ in range(20)]
-    for number, one in enumerate(sockets):
-        one.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"[: 20 + 4 * number]
-        )
-    still_serves(client)
-    for one in sockets:
-        one.close()
-    still_serves(client)
-    assert is_idle(served)
-
-
-def test_readers_who_do_not_read_hold_nothing_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slipstream.server.streams.SEND_TIMEOUT", 1.0)
-    body = json.dumps({**ENDLESS, "n": 4, "stream": True, "speculation": {"details": True}}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-    with serving() as served, httpx.Client(base_url=served.url, timeout=60) as client:
-        host, port = served.url.removeprefix("http://").split(":")
-        readers = []
-        for _ in range(3):
-            reader = socket.socket()
-            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            reader.connect((host, int(port)))
-            reader.sendall(head + body)
-            readers.append(reader)
-        until(lambda: served.service.worker.load.active > 0)
-        still_serves(client)
-        until(lambda: is_idle(served))
-        still_serves(client)
-        for reader in readers:
-            reader.close()
-
-
-@pytest.mark.parametrize("before", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
-def test_half_a_head_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
-    monkeypatch.setattr("slipstream.server.serving.READ_TIMEOUT", 0.5)
-    with serving() as served:
-        host, port = served.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=10) as client:
-            client.sendall(before + b"GET /hea")
-            received = b""
-            while part := client.recv(4096):
-                received += part
-        assert received.count(b"200 OK") == (1 if before else 0)
-        with httpx.Client(base_url=served.url) as patient:  # between requests a client may take its time
-            patient.get("/health")
-            time.sleep(1.0)
-            still_serves(patient)
-
-
 def test_a_crowd_gets_answers_or_is_told_to_come_back() -> None:
-    with serving(parallel=2, queue=8) as served:
+    """As many as there are places, and not one more."""
+    model = GatedModel(vocabulary=LetterVocabulary(), context_length=512, max_rows=64, max_sessions=2)
+    with serving(fake_engine(2, model), parallel=2, queue=8) as served:
         statuses: list[int] = []
 
         def ask() -> None:
@@ -197,15 +140,87 @@ def test_a_crowd_gets_answers_or_is_told_to_come_back() -> None:
                 assert int(answer.headers["retry-after"]) >= 1
                 assert "try again" in answer.json()["error"]["message"]
 
+        model.gate.clear()
         threads = [threading.Thread(target=ask) for _ in range(60)]
         for one in threads:
             one.start()
+        until(lambda: len(statuses) == 50)
+        model.gate.set()
         for one in threads:
             one.join()
-        assert set(statuses) <= {200, 503}
-        assert statuses.count(200) >= 10
-        assert len(statuses) == 60
-        assert is_idle(served)
+        assert (statuses.count(200), statuses.count(503)) == (10, 50)
+        assert served.is_idle
+
+
+def test_nothing_is_prepared_for_whom_there_is_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No template, no tokens, no schema: who is told to come back costs next to nothing."""
+    model = GatedModel(vocabulary=LetterVocabulary(), context_length=512, max_rows=64, max_sessions=1)
+    schema = {"type": "json_schema", "json_schema": {"schema": {"type": "string"}}}
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {**CHAT, "response_format": schema},
+        "/v1/completions": {"prompt": "x", "response_format": schema},
+        "/v1/responses": {"input": "x", "text": {"format": schema}},
+    }
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    with serving(fake_engine(1, model), parallel=1, queue=0) as served:
+        model.gate.clear()
+        first = threading.Thread(
+            target=httpx.post, args=(f"{served.url}/v1/chat/completions",), kwargs={"json": CHAT, "timeout": 60}
+        )
+        first.start()
+        until(lambda: served.service.worker.load.active == 1)
+        monkeypatch.setattr(ChatTemplate, "render", never)
+        monkeypatch.setattr(LetterVocabulary, "tokenize", never)
+        monkeypatch.setattr("slipstream.server.response_format.Grammar.from_json_schema", never)
+        for path, body in bodies.items():
+            assert httpx.post(f"{served.url}{path}", json=body).status_code == 503, path
+        model.gate.set()
+        first.join()
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(LetterVocabulary, "tokenize", never)
+    text = "x" * 500_000
+    for path, body in {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": text}]},
+        "/v1/completions": {"prompt": text},
+        "/v1/responses": {"input": text},
+    }.items():
+        error = client.post(path, json=body).json()["error"]
+        assert error["code"] == "context_length_exceeded", path
+        assert "at least" in error["message"]
+
+
+def test_large_answers_are_built_beside_the_loop(
+    served: Served, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+    details, spelling = served.service.details, served.service.spelling
+
+    def watched(function: Any) -> Any:
+        def watching(*given: Any) -> Any:
+            threads.add(threading.current_thread().name)
+            return function(*given)
+
+        return watching
+
+    monkeypatch.setattr(served.service, "details", watched(details))
+    monkeypatch.setattr(served.service, "spelling", watched(spelling))
+    more = {"seed": 1, "speculation": {"details": True}}
+    client.post("/v1/chat/completions", json={**CHAT, **more, "logprobs": True, "top_logprobs": 3})
+    client.post("/v1/completions", json={"prompt": "x", **more, "logprobs": 3})
+    client.post("/v1/responses", json={"input": "x", **more, "max_output_tokens": 5})
+    client.post("/tokenize", json={"content": "abc", "with_pieces": True})
+    assert threads
+    assert "server" not in threads
 
 
 def test_what_takes_too_long_is_ended() -> None:
@@ -342,18 +357,32 @@ def test_a_mistake_of_ours_is_a_500_with_an_id_and_a_line_in_the_log(
 
 
 def test_a_stream_that_cannot_begin_holds_nothing(served: Served, client: httpx.Client) -> None:
-    answers = []
-    begin = served.service.begin
+    served.jobs.clear()
+    with client.stream("POST", "/v1/responses", json={"input": "x", "stream": True, "max_output_tokens": 400}):
+        pass  # and away, perhaps before anything came
+    until(lambda: served.is_idle)
+    assert [job.cancelled for job in served.jobs] == [True]
 
-    async def remembering(*given: Any, **more: Any) -> Any:
-        answers.append(await begin(*given, **more))
-        return answers[-1]
 
-    served.service.begin = remembering  # type: ignore[method-assign]
-    try:
-        with client.stream("POST", "/v1/responses", json={"input": "x", "stream": True, "max_output_tokens": 400}):
-            pass  # and away, perhaps before anything came
-    finally:
-        served.service.begin = begin  # type: ignore[method-assign]
-    until(lambda: is_idle(served))
-    assert all(job.cancelled for job in answers[0]._jobs)
+def test_the_first_token_is_waited_for_from_the_request_on(
+    served: Served, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The template and the tokens take time that clients wait, too."""
+    rendered_at: list[float] = []
+    tokenize = LetterVocabulary.tokenize
+
+    def noting(self: LetterVocabulary, text: str, **options: Any) -> list[int]:
+        rendered_at.append(monotonic())
+        return tokenize(self, text, **options)
+
+    monkeypatch.setattr(LetterVocabulary, "tokenize", noting)
+    for path, body in {
+        "/v1/chat/completions": CHAT,
+        "/v1/completions": {"prompt": "x"},
+        "/v1/responses": {"input": "x", "max_output_tokens": 5},
+    }.items():
+        rendered_at.clear()
+        client.post(path, json=body)
+        job = served.jobs[-1]
+        assert job.asked_at < rendered_at[0]
+        assert job.waited is not None

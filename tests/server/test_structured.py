@@ -88,6 +88,16 @@ def test_a_model_of_pydantic_is_filled(client: openai.OpenAI) -> None:
     assert isinstance(response.output_parsed, Pet)
 
 
+def test_responses_repeat_what_is_known_of_a_format_and_nothing_else(client: openai.OpenAI) -> None:
+    known = {"type": "json_schema", "name": "pet", "schema": SCHEMA, "strict": True}
+    answer = client.responses.create(
+        model="any", input="A pet", max_output_tokens=5, extra_body={"text": {"format": {**known, "more": [1e9]}}}
+    )
+    assert answer.text is not None
+    assert answer.text.format is not None
+    assert answer.text.format.model_dump(by_alias=True, exclude_unset=True) == known
+
+
 def test_any_object(client: openai.OpenAI) -> None:
     answer = create(client, response_format={"type": "json_object"}, extra_body={"top_k": 1})
     [choice] = answer.choices

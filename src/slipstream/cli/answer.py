@@ -1,6 +1,7 @@
 """An answer while it comes: tokens as they are committed, then the figures."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 from slipstream.cli import figures, terminal
@@ -18,10 +19,11 @@ from slipstream.models.profiles import find, profiles_directory
 TAIL = 128
 
 
-def load(settings: Settings, max_sequences: int = 1) -> Engine:
+def load(settings: Settings, max_sequences: int = 1, say: Callable[[str], None] = terminal.say) -> Engine:
     """The engine that the options ask for; says what it had to decide otherwise.
 
     max_sequences: texts that it can decode at once
+    say:           is told that, a sentence at a time
     """
     settings.generation_options()  # impossible values are refused before anybody waits
     settings, found = with_profile(settings)
@@ -32,9 +34,9 @@ def load(settings: Settings, max_sequences: int = 1) -> Engine:
             settings.model, draft=settings.drafter, options=options, progress=loading.report, **speculation
         )
     for notice in [*([] if found is None else [found]), *engine.notices]:
-        terminal.say(notice)
+        say(notice)
     if settings.show_accepted and not terminal.may_style(sys.stdout):
-        terminal.say("--show-accepted needs a terminal with colours; FORCE_COLOR=1 sends them into a pipe.")
+        say("--show-accepted needs a terminal with colours; FORCE_COLOR=1 sends them into a pipe.")
     return engine
 
 

@@ -2,10 +2,10 @@
 
 import difflib
 import logging
+import os
 import re
-import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MODEL, SPECULATION, NETWORK, LIMITS = "Model", "Speculation", "Network", "Limits"
 MOST_SECONDS = 1_000_000
+KEY, KEY_FILE = "SLIPSTREAM_API_KEY", "SLIPSTREAM_API_KEY_FILE"
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+"""Names that always mean this machine, which no page of somebody else's can have."""
 
 
 def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
@@ -118,12 +121,10 @@ def serve(
         _option(
             NETWORK,
             "What clients must send as their API key. Better in the variable or a file.",
-            envvar="SLIPSTREAM_API_KEY",
+            envvar=KEY,
         ),
     ] = None,
-    api_key_file: Annotated[
-        Path | None, _option(NETWORK, "A file that holds the key.", envvar="SLIPSTREAM_API_KEY_FILE")
-    ] = None,
+    api_key_file: Annotated[Path | None, _option(NETWORK, "A file that holds the key.", envvar=KEY_FILE)] = None,
     cors_origin: Annotated[
         list[str] | None,
         _option(
@@ -136,8 +137,8 @@ def serve(
         list[str] | None,
         _option(
             NETWORK,
-            "A name by which the server may be called, for a proxy in front of it. May be repeated. Default: on a "
-            "loopback address localhost and that address, else any.",
+            "A name by which the server may be called besides localhost, for a proxy in front of it. May be repeated. "
+            "Default: on a loopback address none but that address, else any.",
             envvar="SLIPSTREAM_ALLOWED_HOST",
         ),
     ] = None,
@@ -173,14 +174,16 @@ def serve(
     Open the address that it prints. Stop it with Ctrl-C: answers that are running may end first.
     """
     try:
-        from slipstream.server.serving import Address, run_server
+        from slipstream.server.serving import Address, run_server, say
     except ImportError as error:
         raise RuntimeUnavailableError(
             f"The server needs packages that are not here ({error.name}); "
             "install them with: pip install 'slipstream-decoding[server]'"
         ) from None
+    from slipstream.cli import terminal
     from slipstream.core.params import check_number
     from slipstream.server.app import Doors
+    from slipstream.server.log import start_log
     from slipstream.server.service import Limits
 
     key = _key(api_key, api_key_file, context)
@@ -188,15 +191,18 @@ def serve(
     origins = _origins(cors_origin or ())
     for option, seconds in (("--timeout", timeout), ("--shutdown-timeout", shutdown_timeout)):
         check_number(option, seconds, 0, MOST_SECONDS)
-    _start_log(log_format)
+    start_log(log_format)
+    logged = logging.getLogger("slipstream.server").info
+    notice, announce = (logged, logged) if log_format == "json" else (terminal.say, say)
     with Address(host, port).bind() as listener:
         run_server(
-            _load(model, ctx, runtime, threads, draft, speculation, num_draft_tokens, parallel),
+            _load(model, ctx, runtime, threads, draft, speculation, num_draft_tokens, parallel, notice),
             listener,
-            Doors(key, origins, names, json_logs=log_format == "json"),
+            Doors(key, origins, names),
             Limits(max_body, timeout or None, shutdown_timeout),
             parallel=parallel,
             queue=max_queue,
+            announce=announce,
         )
 
 
@@ -219,8 +225,8 @@ def _names(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
         loopback = host == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:
         loopback = False
-    own = ("localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host) if loopback else ()
-    return (*own, *allowed)
+    own = (f"[{host}]" if ":" in host else host,) if loopback else ()
+    return (*LOOPBACK, *own, *allowed) if own or allowed else ()
 
 
 def _source(context: typer.Context, option: str) -> int:
@@ -232,8 +238,9 @@ def _source(context: typer.Context, option: str) -> int:
 
 def _key(given: str | None, file: Path | None, context: typer.Context) -> str | None:
     """The API key, from where it was said most directly; raises UsageError for an empty one, or two in one place."""
+    direct, from_file = _source(context, "api_key"), _source(context, "api_key_file")
+    _refuse_blank(min(direct, from_file))
     if given is not None and file is not None:
-        direct, from_file = _source(context, "api_key"), _source(context, "api_key_file")
         if direct == from_file:
             raise UsageError("Give the key either as --api-key or as --api-key-file, not both.")
         file = file if from_file < direct else None
@@ -248,9 +255,19 @@ def _key(given: str | None, file: Path | None, context: typer.Context) -> str | 
     return given
 
 
+def _refuse_blank(place: int) -> None:
+    """Raise UsageError for a variable that is there and empty: it was to lock the server, and would leave it open.
+
+    place: where there is a key, as `_source` has it; on the command line or in the other variable it comes first
+    """
+    for variable in (KEY, KEY_FILE):
+        if place > 1 and os.environ.get(variable) == "":
+            raise UsageError(f"{variable} is set and empty; put the key there, or unset it for a server without one.")
+
+
 def _load(
     model: str, ctx: int | None, runtime: Any, threads: int | None, draft: str | None, speculation: Any,
-    length: int | None, parallel: int,
+    length: int | None, parallel: int, say: Callable[[str], None],
 ) -> "Engine":  # fmt: skip
     from slipstream.cli import answer
     from slipstream.cli.settings import Settings
@@ -259,18 +276,6 @@ def _load(
         model=model, ctx=ctx, runtime=runtime, threads=threads, draft=draft, speculation=speculation,
         num_draft_tokens=length,
     )  # fmt: skip
-    engine = answer.load(settings, max_sequences=parallel)
+    engine = answer.load(settings, max_sequences=parallel, say=say)
     engine.expect_drafts()
     return engine
-
-
-def _start_log(form: str) -> None:
-    logging.raiseExceptions = False  # a full disk costs lines of the log, nothing else
-    handler = logging.StreamHandler(sys.stderr)
-    plain = "%(message)s" if form == "json" else "%(asctime)s %(message)s"
-    handler.setFormatter(logging.Formatter(plain, "%H:%M:%S"))
-    for name in ("slipstream", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-    logging.getLogger("slipstream").setLevel(logging.INFO)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)

@@ -38,6 +38,9 @@ class Vocabulary(Protocol):
     def tokenize(self, text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
         """Ids of `text`. `parse_special` reads `<|im_end|>` as the control token, not as characters."""
 
+    def least_tokens(self, text: str, *, parse_special: bool) -> int:
+        """A number of tokens that `text` has at least, found much faster than the tokens; 0 where nothing is known."""
+
     def token_bytes(self, token: int) -> bytes:
         """The bytes the token stands for; empty for control tokens. May be part of a UTF-8 character."""
 

@@ -223,18 +223,19 @@ class Engine:
         self.policy = make(self.drafters)
         self._policy_for = None if self.drafters else make
 
-    def tokenize(self, prompt: Prompt, *, think: bool | None = None) -> list[int]:
+    def tokenize(self, prompt: Prompt, *, think: bool | None = None, fitting: bool = False) -> list[int]:
         """Ids of a prompt: plain text is continued as it is, messages go through the chat template.
 
-        think: for templates with a thinking switch; None leaves the template's own default.
+        think:   for templates with a thinking switch; None leaves the template's own default.
+        fitting: raise ContextLimitError at once for a text that is far too long for the context
         """
         self._require_open()
         if isinstance(prompt, str):
-            return self.target.vocabulary.tokenize(prompt, add_bos=True, parse_special=False)
+            return self._ids(prompt, add_bos=True, parse_special=False, fitting=fitting)
         given: object = prompt  # what callers pass, whatever the type says
         items = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray) else [None]
         if items and all(isinstance(item, Mapping) for item in items):
-            return self.tokenize_rendered(self.render(cast(list[Message], items), think=think))
+            return self.tokenize_rendered(self.render(cast(list[Message], items), think=think), fitting=fitting)
         ids = _ids(items)
         if ids is None:
             raise UsageError("A prompt is text, or a list of token ids, or a list of chat messages.")
@@ -254,9 +255,19 @@ class Engine:
             )
         return self.template.render(messages, add_generation_prompt=True, enable_thinking=think, tools=tools)
 
-    def tokenize_rendered(self, text: str) -> list[int]:
-        """Ids of what `render` made: control tokens are read as such, and the first token does not come twice."""
-        return self.target.vocabulary.tokenize(text, add_bos=self._lacks_bos(text), parse_special=True)
+    def tokenize_rendered(self, text: str, *, fitting: bool = False) -> list[int]:
+        """Ids of what `render` made: control tokens are read as such, and the first token does not come twice.
+
+        fitting: as in `tokenize`
+        """
+        return self._ids(text, add_bos=self._lacks_bos(text), parse_special=True, fitting=fitting)
+
+    def _ids(self, text: str, *, add_bos: bool, parse_special: bool, fitting: bool) -> list[int]:
+        vocabulary = self.target.vocabulary
+        if fitting and len(text) > self.target.context_length:
+            least = vocabulary.least_tokens(text, parse_special=parse_special)
+            self._check_room(least, f"at least {least}")
+        return vocabulary.tokenize(text, add_bos=add_bos, parse_special=parse_special)
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
         """Generate token by token: iterate over the result. Options as in `GenerationOptions`."""
@@ -364,7 +375,7 @@ class Engine:
         Unlike all else it may be called from any thread.
         """
         params = sampling_params(self.defaults, options).seeded()
-        ids = self.tokenize(prompt, think=options.get("think"))
+        ids = self.tokenize(prompt, think=options.get("think"), fitting=True)
         return self._generation(ids, params, options, choice)
 
     def expect_drafts(self) -> None:
@@ -442,14 +453,19 @@ class Engine:
         return ids[: self.target.context_length]
 
     def _check_prompt(self, prompt: list[int]) -> None:
-        size, limit = self.target.vocabulary.size, self.target.context_length
+        size = self.target.vocabulary.size
         if not prompt:
             raise UsageError("The prompt is empty; give at least one token of text.")
         if min(prompt) < 0 or max(prompt) >= size:
             raise UsageError(f"The prompt has token ids outside 0 to {size - 1}.")
-        if len(prompt) >= limit:
+        self._check_room(len(prompt), str(len(prompt)))
+
+    def _check_room(self, tokens: int, told: str) -> None:
+        """Raise ContextLimitError where a prompt of so many tokens leaves no room for an answer."""
+        limit = self.target.context_length
+        if tokens >= limit:
             raise ContextLimitError(
-                f"The prompt has {len(prompt)} tokens and the context holds {limit}, "
+                f"The prompt has {told} tokens and the context holds {limit}, "
                 "which leaves no room for an answer; shorten the prompt or load the model with a larger --ctx."
             )
 

@@ -3,7 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Condition, Thread
 from time import monotonic
 
@@ -20,6 +20,8 @@ SHARED_PROMPT = 64
 """Tokens of a prompt that waits for another one that begins like it to be read."""
 MOST_PASSED_OVER = 64
 """Rounds that a prompt waits for that at most."""
+POLICY_AGE = 0.5
+"""Seconds after which what the policy says of itself is asked for again."""
 _logger = logging.getLogger(__name__)
 
 
@@ -30,13 +32,17 @@ class Job:
     on_tokens: called on the worker's thread with the tokens of a round
     on_end:    called there once, with None when the text has come to its end, or with what went wrong
     deadline:  on the clock of `time.monotonic`, None for none
+    asked_at:  on the same clock
     """
 
     generation: Generation
     on_tokens: Callable[[Sequence[Token]], None]
     on_end: Callable[[SlipstreamError | None], None]
     deadline: float | None = None
+    asked_at: float = field(default_factory=monotonic)
     cancelled: bool = False
+    waited: float | None = None
+    """Seconds from `asked_at` to its first token, None before it is there."""
     seen: int = 0
     """Records of its rounds that `on_round` was told of."""
     passed_over: int = 0
@@ -66,6 +72,8 @@ class Worker:
     engine:   with sessions for `parallel` texts (`ModelOptions.max_sequences`); the worker closes it
     queue:    most requests that wait; more are refused with BusyError
     on_round: called after every round, on the worker's thread, with the records of the texts in it
+    on_first: called there when a text's prompt has been read and its first token is there
+    on_end:   called there when a text is over, however it ended
     """
 
     def __init__(
@@ -76,10 +84,12 @@ class Worker:
         *,
         slice_rows: int = SLICE_ROWS,
         on_round: Callable[[Sequence[RoundRecord]], None] = lambda records: None,
+        on_first: Callable[[Job], None] = lambda job: None,
+        on_end: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.engine = engine
         self._parallel, self._queue, self._slice_rows = parallel, queue, slice_rows
-        self._on_round = on_round
+        self._on_round, self._on_first, self._on_end = on_round, on_first, on_end
         engine.keep_sessions(parallel)
         self._batch: Batch = engine.batch()
         self._waiting: deque[Job] = deque()
@@ -87,7 +97,8 @@ class Worker:
         self._changed = Condition()
         self._stop_at: float | None = None
         self.policy = engine.policy.describe()
-        """What the policy says of itself, as of the last text that ended."""
+        """What the policy says of itself: as of the last text that ended, or of a round `POLICY_AGE` ago at most."""
+        self._policy_at = monotonic()
         self.kv_usage = 0.0
         """Tokens in the KV cache over what it holds, as of the last round."""
         self._thread = Thread(target=self._run, name="slipstream engine", daemon=True)
@@ -150,9 +161,8 @@ class Worker:
                 self._admit()
                 if self._active:
                     self._play_round()
-        except BaseException:
+        except BaseException:  # the log has it, and nobody is there who could do more
             _logger.exception("The engine's thread failed; the server takes no more requests.")
-            raise
         finally:
             with self._changed:
                 self._stop_at = self._stop_at or 0.0
@@ -214,6 +224,8 @@ class Worker:
     def _play_round(self) -> None:
         try:
             decoded = self._batch.play_round(self._slice_rows)
+            if monotonic() - self._policy_at >= POLICY_AGE:
+                self._ask_policy()
         except SlipstreamError as error:
             self._fail_all(error)
             return
@@ -229,11 +241,19 @@ class Worker:
             records += found[job.seen :]
             job.seen = len(found)
             if tokens:
+                if job.waited is None:
+                    job.waited = monotonic() - job.asked_at
+                    self._on_first(job)
                 job.on_tokens(tokens)
             if generation.sequence.finished:
                 self._end(job, generation.sequence.failure)
         if records:
             self._on_round(records)
+
+    def _ask_policy(self) -> None:
+        """On this thread, because a policy changes while it plays."""
+        self.policy = self.engine.policy.describe()
+        self._policy_at = monotonic()
 
     def _fail_all(self, error: SlipstreamError) -> None:
         for job in list(self._active.values()):
@@ -248,7 +268,8 @@ class Worker:
                 self._waiting.remove(job)
         try:
             self._batch.remove(job.generation)
-            self.policy = self.engine.policy.describe()
+            self._ask_policy()
+            self._on_end(job)
         except Exception:
             _logger.exception("A text could not be ended in good order.")
             error = error or _failed()

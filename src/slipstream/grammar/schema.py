@@ -30,6 +30,8 @@ little is forced, so little is drafted for free, and small models are known to g
 Schema = Mapping[str, Any]
 _STRING = ("pattern", "format")
 _ANY = ("anyOf", "oneOf")
+_INDEX_DIGITS = 9
+"""Of a place in a list: Python refuses to read a number of thousands, and no list here is that long."""
 
 
 def checked_json(schema: Schema) -> str:
@@ -116,7 +118,8 @@ def _resolved(schema: Schema, reference: str) -> Schema | None:
         return None
     for part in unquote(reference[1:]).split("/")[1:]:
         key = part.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+        is_index = key.isdecimal() and len(key) <= _INDEX_DIGITS
+        if isinstance(value, list) and is_index and int(key) < len(value):
             value = value[int(key)]
         elif isinstance(value, Mapping) and key in value:
             value = value[key]

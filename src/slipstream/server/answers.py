@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from time import monotonic
 from typing import NamedTuple, TypeVar
 
 from starlette.requests import Request
@@ -29,32 +28,31 @@ class Piece(NamedTuple):
 class Answers:
     """The choices of one request, in the order in which their tokens come.
 
-    >>> answers = Answers(worker, generations, timeout)     # doctest: +SKIP
+    >>> answers = Answers(worker, generations, since, timeout)     # doctest: +SKIP
     >>> async for piece in answers.pieces(): ...            # doctest: +SKIP
 
     Making one queues the request, or raises BusyError. Leaving `pieces`, however, ends what still runs.
 
+    since:   when the request came, on the clock of `time.monotonic`
+    timeout: seconds from then on that the answers may take, None for no end
     completions, tokens: of each choice, what there is so far
-    on_end: called for each text that comes to its end with the seconds that its first token took
     """
 
     def __init__(
         self,
         worker: Worker,
         generations: Sequence[Generation],
+        since: float,
         timeout: float | None,
-        on_end: Callable[[Completion, float], None] = lambda completion, waited: None,
     ) -> None:
         self.completions: list[Completion] = [generation.completion for generation in generations]
         self.tokens: list[list[Token]] = [[] for _ in generations]
-        self._worker, self._on_end = worker, on_end
-        self._asked_at = monotonic()
-        self._waited = [0.0] * len(self.completions)
+        self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Piece | SlipstreamError] = asyncio.Queue()
-        deadline = None if timeout is None else monotonic() + timeout
+        deadline = None if timeout is None else since + timeout
         self._jobs = [
-            Job(generation, self._taker(choice), self._ender(choice), deadline)
+            Job(generation, self._taker(choice), self._ender(choice), deadline, since)
             for choice, generation in enumerate(generations)
         ]
         worker.submit(self._jobs)
@@ -68,17 +66,10 @@ class Answers:
                 if isinstance(piece, SlipstreamError):
                     raise piece
                 left -= piece.completion is not None
-                self._book(piece)
+                self.tokens[piece.choice] += piece.tokens
                 yield piece
         finally:
             self.cancel()
-
-    def _book(self, piece: Piece) -> None:
-        choice = piece.choice
-        self._waited[choice] = self._waited[choice] or monotonic() - self._asked_at
-        self.tokens[choice] += piece.tokens
-        if piece.completion is not None:
-            self._on_end(piece.completion, self._waited[choice])
 
     async def all(self) -> list[Completion]:
         """Wait for the end of all choices."""

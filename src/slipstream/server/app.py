@@ -36,13 +36,11 @@ class Doors:
     cors_origins: sites whose pages may ask; none by default
     hosts:        names by which the server may be called, empty for any: on a loopback address a page of somebody
                   else's that points its name there must not get in
-    json_logs:    one JSON object a line
     """
 
     api_key: str | None = None
     cors_origins: Sequence[str] = ()
     hosts: Sequence[str] = ()
-    json_logs: bool = False
 
 
 def create_app(service: Service, metrics: Metrics, doors: Doors | None = None) -> Starlette:
@@ -52,7 +50,7 @@ def create_app(service: Service, metrics: Metrics, doors: Doors | None = None) -
     routes = _routes(service, metrics)
     paths = [route.path for route in routes if isinstance(route, Route)]
     middleware = [
-        Middleware(AccessLog, metrics, paths, as_json=doors.json_logs),
+        Middleware(AccessLog, metrics, paths),
         *([_cors(doors.cors_origins)] if doors.cors_origins else []),
         Middleware(Doorkeeper, doors.api_key, doors.cors_origins, doors.hosts),
     ]

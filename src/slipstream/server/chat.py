@@ -1,11 +1,12 @@
 """`/v1/chat/completions`."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from time import monotonic
 from typing import Any, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from slipstream.engine import Completion, GenerationOptions, Token
 from slipstream.engine.options import Prompt
@@ -19,6 +20,7 @@ from slipstream.server.streams import DONE, event_stream
 from slipstream.server.tool_formats import DESCRIBED
 from slipstream.server.tool_parser import ToolCallParser
 from slipstream.server.tools import Tools
+from slipstream.server.whole import whole_answer
 
 
 class Plan(NamedTuple):
@@ -37,16 +39,18 @@ class Chat:
 
     async def answer(self, request: Request) -> Response:
         """One request."""
+        since = monotonic()
         asked = await body_of(request, ChatRequest, self._service.limits.body)
+        self._service.worker.require_room(asked.choices)
         plan = await run_in_threadpool(self._plan, asked)
-        answers = await self._service.begin([plan.prompt], plan.options, asked.choices)
+        answers = await self._service.begin([plan.prompt], plan.options, asked.choices, since=since)
         head = {"id": new_id("chatcmpl"), "created": self._service.now, "model": self._service.name}
         if asked.stream:
             return event_stream(self._events(asked, answers, head, plan), self._service.limits.patience, answers.cancel)
         completions = await while_connected(request, answers.all())
         if completions is None:
             return Response(status_code=499)
-        return JSONResponse({**head, "object": "chat.completion", **self._answer(asked, answers, plan)})
+        return await whole_answer(lambda: {**head, "object": "chat.completion", **self._answer(asked, answers, plan)})
 
     def _plan(self, asked: ChatRequest) -> Plan:
         """Tools and formats, which may take a while. Raises SlipstreamError for what is wrong with them."""
@@ -56,7 +60,7 @@ class Chat:
             return Plan(messages, options, lambda: ToolCallParser(DESCRIBED, ()))
         parallel = asked.parallel_tool_calls is not False
         tools = Tools(engine.template, self._service.vocabulary, asked.tools, asked.tool_choice, parallel=parallel)
-        prompt = engine.tokenize_rendered(tools.render(messages, think=options.get("think")))
+        prompt = engine.tokenize_rendered(tools.render(messages, think=options.get("think")), fitting=True)
         options["spelled"] = tools.spelled
         calls = tools.grammar()
         if calls is None:

@@ -1,11 +1,12 @@
 """`/v1/completions`: text that is continued as it is."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from time import monotonic
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from slipstream.engine import Token
 from slipstream.server.answers import Answers, while_connected
@@ -15,6 +16,7 @@ from slipstream.server.requests import CompletionRequest
 from slipstream.server.response_format import with_format
 from slipstream.server.service import Service, finish_reason
 from slipstream.server.streams import DONE, event_stream
+from slipstream.server.whole import whole_answer
 
 
 class Completions:
@@ -25,9 +27,11 @@ class Completions:
 
     async def answer(self, request: Request) -> Response:
         """One request."""
+        since = monotonic()
         asked = await body_of(request, CompletionRequest, self._service.limits.body)
+        self._service.worker.require_room(len(asked.prompts) * asked.choices)
         options = await run_in_threadpool(with_format, asked.options(), asked.response_format)
-        answers = await self._service.begin(asked.prompts, options, asked.choices)
+        answers = await self._service.begin(asked.prompts, options, asked.choices, since=since)
         head = {
             "id": new_id("cmpl"),
             "object": "text_completion",
@@ -39,6 +43,10 @@ class Completions:
         completions = await while_connected(request, answers.all())
         if completions is None:
             return Response(status_code=499)
+        return await whole_answer(lambda: {**head, **self._answer(asked, answers)})
+
+    def _answer(self, asked: CompletionRequest, answers: Answers) -> dict[str, Any]:
+        completions = answers.completions
         choices = []
         for index, (completion, tokens) in enumerate(zip(completions, answers.tokens, strict=True)):
             echoed = self._prompt_text(asked, index)
@@ -46,7 +54,7 @@ class Completions:
                 self._choice(asked, index, echoed + completion.text, tokens, finish_reason(completion), len(echoed))
             )
         usage = self._service.usage(completions, asked.choices)
-        return JSONResponse({**head, "choices": choices, "usage": usage, **self._service.figures(completions[0])})
+        return {"choices": choices, "usage": usage, **self._service.figures(completions[0])}
 
     async def _events(
         self, asked: CompletionRequest, answers: Answers, head: Mapping[str, Any]
@@ -92,10 +100,18 @@ class Completions:
         for token in tokens:
             offsets.append(offset)
             offset += len(token.text)
-        spelled = self._service.spelled
+        spelling = self._service.spelling
         return {
-            "tokens": [spelled(one.id, None)["token"] for one in tokens],
+            "tokens": [spelling(one.id).name for one in tokens],
             "token_logprobs": [one.logprob for one in tokens],
-            "top_logprobs": [{spelled(token, None)["token"]: value for token, value in one.top} for one in tokens],
+            "top_logprobs": [self._named(one.top) for one in tokens],
             "text_offset": offsets,
         }
+
+    def _named(self, top: Sequence[tuple[int, float]]) -> dict[str, float]:
+        """Log-probabilities by the tokens' names; where two have one name, the less likely has the vocabulary's."""
+        named: dict[str, float] = {}
+        for token, logprob in top:
+            name = self._service.spelling(token).name
+            named[self._service.vocabulary.token_name(token) if name in named else name] = logprob
+        return named

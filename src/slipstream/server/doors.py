@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import json
 import logging
 import secrets
 from collections.abc import Collection
@@ -14,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slipstream.errors import BusyError
 from slipstream.server.errors import ApiError, failure, response
+from slipstream.server.log import FIELDS
 from slipstream.server.metrics import Metrics
 
 OPEN_PATHS = ("/", "/health", "/v1/health")
@@ -24,13 +24,10 @@ _logger = logging.getLogger("slipstream.server")
 
 
 class AccessLog:
-    """Gives every request an id, logs and counts it. Neither prompts nor answers are ever logged.
+    """Gives every request an id, logs and counts it. Neither prompts nor answers are ever logged."""
 
-    as_json: one JSON object a line
-    """
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str], *, as_json: bool) -> None:
-        self._app, self._metrics, self._paths, self._as_json = app, metrics, frozenset(paths), as_json
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:
+        self._app, self._metrics, self._paths = app, metrics, frozenset(paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -65,11 +62,10 @@ class AccessLog:
     def _write(self, name: str, scope: Scope, status: int, seconds: float) -> None:
         client = scope["client"][0] if scope.get("client") else ""
         path = scope["path"].encode("unicode_escape", "backslashreplace").decode("ascii")[:200]
-        if self._as_json:
-            fields = {"id": name, "client": client, "method": scope["method"], "path": path, "status": status}
-            _logger.info(json.dumps({**fields, "ms": round(seconds * 1e3, 1)}))
-        else:
-            _logger.info("%s %s %s %d %.0f ms %s", client, scope["method"], path, status, seconds * 1e3, name)
+        method, ms = scope["method"], round(seconds * 1e3, 1)
+        fields = {"id": name, "client": client, "method": method, "path": path, "status": status, "ms": ms}
+        line = "%s %s %s %d %.0f ms %s"
+        _logger.info(line, client, method, path, status, ms, name, extra={FIELDS: fields})
 
 
 def _to_the_end(receive: Receive) -> Receive:

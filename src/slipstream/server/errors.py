@@ -1,6 +1,7 @@
 """What goes wrong, in the shape that OpenAI's clients know."""
 
 import json
+import math
 from typing import Any
 
 from pydantic import ValidationError
@@ -87,6 +88,8 @@ def failure() -> Response:
 
 
 _KINDS = ("str", "int", "float", "bool")
+_MOST_TOLD = 100
+"""Characters of what a client sent that an error repeats."""
 
 
 def first_problem(error: ValidationError) -> ApiError:
@@ -95,19 +98,28 @@ def first_problem(error: ValidationError) -> ApiError:
     problem = next((one for one in problems if one["type"] == "value_error"), problems[0])
     # between fields and indices pydantic names the member of a union that it tried
     parts = [str(part) for part in problem["loc"]]
-    place = ".".join([part for part in parts if part not in _KINDS and "[" not in part and "-" not in part])
+    named = [part for part in parts if part not in _KINDS and "[" not in part and "-" not in part]
+    place = ".".join(named)[:_MOST_TOLD]
     message = problem["msg"].removeprefix("Value error, ").rstrip(".")
     return ApiError(400, f"{place}: {message}." if place else f"{message}.", param=place or None)
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+    raise ApiError(400, f"The request is not JSON in UTF-8: {name} is no number.")
+
+
+def _finite(digits: str) -> float:
+    """Raises ApiError for what is JSON and too large for any computer: an answer could not repeat it."""
+    number = float(digits)
+    if math.isinf(number):
+        raise ApiError(400, f"The request has a number that is too large, {digits[:_MOST_TOLD]}.")
+    return number
 
 
 def parsed(body: bytes) -> Any:
-    """JSON from a request. Raises ApiError for anything else."""
+    """JSON in UTF-8 from a request: finite numbers, and text that is Unicode. Raises ApiError for anything else."""
     try:
-        content = json.loads(body, parse_constant=_no_number)
+        content = json.loads(body.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_finite)
         if b"\\u" in body:
             json.dumps(content, ensure_ascii=False).encode()  # half a pair of escapes is no text
         return content

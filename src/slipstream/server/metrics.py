@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipstream.core.stats import RoundRecord
-from slipstream.engine import Completion
-from slipstream.engine.worker import Worker
+from slipstream.engine.worker import Job, Worker
 
 PREFIX = "slipstream"
 POSITIONS = 16
@@ -74,14 +73,19 @@ class Metrics:
                 for position in range(one.accepted):
                     self.accepted_at.labels(min(position, POSITIONS - 1)).inc()
 
-    def on_end(self, completion: Completion, waited: float) -> None:
-        """A text has ended; `waited` seconds for its first token."""
-        timings = completion.timings
+    def on_first(self, job: Job) -> None:
+        """A prompt was read, and the first token of its text is there; called on the worker's thread."""
+        timings = job.completion.timings
         self.read.inc(timings.prompt_n)
         self.cached.inc(timings.cache_n)
+        if job.waited is not None:
+            self.first.observe(job.waited)
+
+    def on_end(self, job: Job) -> None:
+        """A text is over, however it ended; called on the worker's thread."""
+        completion = job.completion
         if completion.tokens:
-            self.first.observe(waited)
-            self.each.observe(timings.predicted_seconds / len(completion.tokens))
+            self.each.observe(completion.timings.predicted_seconds / len(completion.tokens))
 
     def figures(self) -> Iterator[tuple[str, float]]:
         """Every value by name, for tests and people."""

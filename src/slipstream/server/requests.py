@@ -27,6 +27,7 @@ MOST_STOPS = 64
 MOST_BIASES = 1024
 MOST_PARTS = 1024
 MOST_PROMPTS = 256
+MOST_METADATA = 16
 LONGEST_STOP = 256
 """Characters: the whole batch waits while a text is compared with them."""
 
@@ -99,13 +100,31 @@ class GenerationRequest(_Request):
         return cast(GenerationOptions, given)
 
 
+def _at_most(count: int) -> BeforeValidator:
+    """Counts the members of an object before any is looked at: each that is wrong would be an error of its own."""
+
+    def counted(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > count:
+            raise ValueError(f"there are {len(value)} entries; at most {count} are taken")
+        return value
+
+    return BeforeValidator(counted)
+
+
+Biases = Annotated[
+    dict[Annotated[int, Field(strict=False)], float], Field(max_length=MOST_BIASES), _at_most(MOST_BIASES)
+]
+Metadata = Annotated[dict[str, str], Field(max_length=MOST_METADATA), _at_most(MOST_METADATA)]
+"""As many as OpenAI takes."""
+
+
 class SampledRequest(GenerationRequest):
     """What chat and completions have in common."""
 
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS, fail_fast=True)] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    logit_bias: Annotated[dict[Annotated[int, Field(strict=False)], float], Field(max_length=MOST_BIASES)] | None = None
+    logit_bias: Biases | None = None
     response_format: dict[str, Any] | None = None
     stream_options: StreamOptions | None = None
 
@@ -150,7 +169,7 @@ class TextPart(_Request):
     @model_validator(mode="after")
     def _is_text(self) -> "TextPart":
         if self.type not in ("text", "input_text", "output_text", "refusal"):
-            raise ValueError(f"parts of type {self.type!r} cannot be read; this server takes text")
+            raise ValueError(f"parts of type {self.type[:40]!r} cannot be read; this server takes text")
         if self.text is None:
             raise ValueError("a text part needs text")
         return self
@@ -312,7 +331,7 @@ class ResponsesRequest(GenerationRequest):
     previous_response_id: str | None = None
     text: dict[str, Any] | None = None
     tools: list[Any] | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
 
     @field_validator("previous_response_id")
     @classmethod
@@ -345,7 +364,8 @@ class ResponsesRequest(GenerationRequest):
         return first + [message.for_template() for message in given]
 
     def options(self) -> GenerationOptions:
-        return {**super().options(), "max_tokens": self.max_output_tokens}
+        details = self.speculation.details
+        return {**super().options(), "max_tokens": self.max_output_tokens, "logprobs": details}
 
 
 class TokenizeRequest(_Request):

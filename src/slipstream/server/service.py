@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.concurrency import run_in_threadpool
 
@@ -14,6 +15,9 @@ from slipstream.engine.batch import Generation
 from slipstream.engine.options import Prompt
 from slipstream.engine.worker import Worker
 from slipstream.server.answers import Answers
+
+REMEMBERED = 1 << 15
+"""Tokens whose spelling is kept; more than that few texts have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +34,24 @@ class Limits:
     patience: float = 30.0
 
 
+class Spelling(NamedTuple):
+    """A token as people read it.
+
+    text: what it stands for, with U+FFFD for parts of characters; a control token's is its name
+    name: the same, but parts of characters as bytes in OpenAI's spelling, so that they can be told apart
+    raw:  its bytes, none for a control token
+    """
+
+    text: str
+    name: str
+    raw: bytes
+
+
 class Service:
     """One model behind the API.
 
     name:  what the model is called in answers
     clock: seconds since 1970, for "created"
-    on_end: called for each text that comes to its end with the seconds that its first token took
     """
 
     def __init__(
@@ -44,14 +60,13 @@ class Service:
         limits: Limits = Limits(),
         *,
         clock: Callable[[], float] = time,
-        on_end: Callable[[Completion, float], None] = lambda completion, waited: None,
     ) -> None:
         self.worker = worker
-        self._on_end = on_end
         self.limits = limits
         self.name = worker.engine.target.name.removesuffix(".gguf")
         self._clock = clock
         self.started = self.now
+        self.spelling = lru_cache(REMEMBERED)(self._spelling)
 
     @property
     def engine(self) -> Engine:
@@ -65,11 +80,16 @@ class Service:
     def now(self) -> int:
         return int(self._clock())
 
-    async def begin(self, prompts: Sequence[Prompt], options: GenerationOptions, choices: int = 1) -> Answers:
-        """Check and queue a request: `choices` answers to each prompt. Raises SlipstreamError, BusyError among it."""
+    async def begin(
+        self, prompts: Sequence[Prompt], options: GenerationOptions, choices: int = 1, *, since: float
+    ) -> Answers:
+        """Check and queue a request: `choices` answers to each prompt. Raises SlipstreamError, BusyError among it.
+
+        since: when it came, on the clock of `time.monotonic`
+        """
         self.worker.require_room(len(prompts) * choices)
         generations = await run_in_threadpool(self._prepare, prompts, options, choices)
-        return Answers(self.worker, generations, self.limits.timeout, self._on_end)
+        return Answers(self.worker, generations, since, self.limits.timeout)
 
     def _prepare(self, prompts: Sequence[Prompt], options: GenerationOptions, choices: int) -> list[Generation]:
         generations: list[Generation] = []
@@ -124,9 +144,16 @@ class Service:
 
     def spelled(self, token: int, logprob: float | None) -> dict[str, Any]:
         """A token as OpenAI's log-probabilities have it."""
+        spelling = self.spelling(token)
+        return {"token": spelling.text, "logprob": logprob, "bytes": list(spelling.raw)}
+
+    def _spelling(self, token: int) -> Spelling:
         raw = self.vocabulary.token_bytes(token)
-        text = raw.decode("utf-8", "replace") if raw else self.vocabulary.token_name(token)
-        return {"token": text, "logprob": logprob, "bytes": list(raw)}
+        try:
+            text = raw.decode() or self.vocabulary.token_name(token)
+        except UnicodeDecodeError:
+            return Spelling(raw.decode(errors="replace"), "bytes:" + "".join([f"\\x{byte:02x}" for byte in raw]), raw)
+        return Spelling(text, text, raw)
 
 
 def finish_reason(completion: Completion) -> str | None:

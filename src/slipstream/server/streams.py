@@ -1,6 +1,5 @@
 """Server-sent events."""
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
@@ -10,9 +9,8 @@ from starlette.types import Receive, Scope, Send
 
 from slipstream.errors import SlipstreamError
 from slipstream.server.errors import error_body
+from slipstream.server.whole import dumped
 
-SEND_TIMEOUT = 60.0
-"""Seconds that a reader may be behind before it counts as gone."""
 DONE = "[DONE]"
 
 
@@ -36,13 +34,13 @@ def event_stream(
     patience: seconds it may go on in a shutdown
     on_close: called when it is over, however it ended
 
-    What goes wrong on the way is the last event. An object with "event" names its kind by that, as responses do.
+    What goes wrong on the way is the last event. An object with "event" names its kind by that, as responses do. A
+    reader who does not read is hung up on by the connection (`serving.Protocol`).
     """
     stream = _Stream(
         _framed(events),
         sep="\n",
         ping=15,
-        send_timeout=SEND_TIMEOUT,
         shutdown_event=anyio.Event(),
         shutdown_grace_period=patience,
         headers={"X-Accel-Buffering": "no"},
@@ -61,8 +59,3 @@ async def _framed(events: AsyncIterator[Mapping[str, Any] | str]) -> AsyncIterat
 
 def _kind(event: Mapping[str, Any] | str) -> dict[str, str]:
     return {} if isinstance(event, str) or "type" not in event else {"event": event["type"]}
-
-
-def dumped(value: Any) -> str:
-    """Compact JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

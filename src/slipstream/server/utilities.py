@@ -1,6 +1,5 @@
 """The small endpoints: what is served, whether it is well, and text to tokens and back."""
 
-from functools import partial
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
@@ -12,6 +11,7 @@ from slipstream.server.bodies import body_of
 from slipstream.server.errors import ApiError
 from slipstream.server.requests import DetokenizeRequest, TokenizeRequest
 from slipstream.server.service import Service
+from slipstream.server.whole import rendered
 
 
 class Utilities:
@@ -77,13 +77,14 @@ class Utilities:
 
     async def tokenize(self, request: Request) -> Response:
         asked = await body_of(request, TokenizeRequest, self._service.limits.body)
-        vocabulary = self._service.vocabulary
-        read = partial(vocabulary.tokenize, add_bos=asked.add_special, parse_special=asked.parse_special)
-        ids = await to_thread.run_sync(read, asked.content, limiter=self._one_at_a_time)
-        if not asked.with_pieces:
-            return JSONResponse({"tokens": ids})
-        spelled = self._service.spelled
-        return JSONResponse({"tokens": [{"id": one, "piece": spelled(one, None)["token"]} for one in ids]})
+        answer = await to_thread.run_sync(self._tokens, asked, limiter=self._one_at_a_time)
+        return Response(answer, media_type="application/json")
+
+    def _tokens(self, asked: TokenizeRequest) -> bytes:
+        tokenize, spelling = self._service.vocabulary.tokenize, self._service.spelling
+        ids = tokenize(asked.content, add_bos=asked.add_special, parse_special=asked.parse_special)
+        pieces = [{"id": one, "piece": spelling(one).text} for one in ids] if asked.with_pieces else ids
+        return rendered({"tokens": pieces}, levels=1)
 
     async def detokenize(self, request: Request) -> Response:
         asked = await body_of(request, DetokenizeRequest, self._service.limits.body)
@@ -91,7 +92,9 @@ class Utilities:
         if asked.tokens and not 0 <= min(asked.tokens) <= max(asked.tokens) < vocabulary.size:
             raise ApiError(400, f"tokens: ids must be between 0 and {vocabulary.size - 1}.", param="tokens")
 
-        def spell() -> str:
-            return b"".join([vocabulary.token_bytes(token) for token in asked.tokens]).decode("utf-8", "replace")
+        def spell() -> bytes:
+            text = b"".join([vocabulary.token_bytes(token) for token in asked.tokens]).decode("utf-8", "replace")
+            return rendered({"content": text})
 
-        return JSONResponse({"content": await to_thread.run_sync(spell, limiter=self._one_at_a_time)})
+        answer = await to_thread.run_sync(spell, limiter=self._one_at_a_time)
+        return Response(answer, media_type="application/json")

@@ -29,6 +29,10 @@ class Detokenizer(ABC):
     def token_bytes(self, token: int) -> bytes:
         """The bytes the token stands for, perhaps part of a UTF-8 character; empty for control tokens."""
 
+    def least_tokens(self, text: str, *, parse_special: bool) -> int:
+        """A number of tokens that `text` has at least, found much faster than the tokens; 0 where nothing is known."""
+        return 0
+
     def detokenize(self, tokens: Iterable[int]) -> str:
         """The text that `tokenize` gave these tokens for, without control tokens.
 

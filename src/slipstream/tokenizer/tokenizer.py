@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from slipstream.errors import UsageError
 from slipstream.models.gguf import GgufHeader
 from slipstream.models.vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
-from slipstream.tokenizer.alphabet import byte_name, decoded
+from slipstream.tokenizer.alphabet import ALPHABET, byte_name, decoded
 from slipstream.tokenizer.merges import BLANK
 from slipstream.tokenizer.roles import roles
 from slipstream.tokenizer.special import Fragment, SpecialTokens
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 LONGEST = 1 << 22
 """Characters of a text. The library gives an expression up that has tried ten million ways to match."""
+
+SHORT = 1 << 12
+"""Characters that are tokenised in so little time that other threads may wait for it."""
 
 _NEWLINES = re.compile("(\n+)")
 
@@ -82,6 +86,24 @@ class Tokenizer(Detokenizer):
             previous = fragment
         return tokens
 
+    def least_tokens(self, text: str, *, parse_special: bool) -> int:
+        """A number of tokens that `text` has at least: no token stands for more bytes than the longest one."""
+        fragments = self._special.cut(text, parse_special=parse_special)
+        ordinary = [fragment for fragment in fragments if isinstance(fragment, str)]
+        size = sum(len(part.encode(errors="replace").translate(None, self._lost)) for part in ordinary)
+        return len(fragments) - len(ordinary) + -(-size // self._longest)
+
+    @cached_property
+    def _longest(self) -> int:
+        """Most bytes of a text that become one token."""
+        return max(len(self._token_bytes(token) or self.token_name(token).encode()) for token in range(self.size))
+
+    @cached_property
+    def _lost(self) -> bytes:
+        """Bytes that are no tokens, and nothing where they stand alone."""
+        letters = enumerate(ALPHABET) if self._byte_level else ()
+        return bytes(byte for byte, letter in letters if self._find(letter) is None)
+
     def _ordinary(self, text: str) -> Iterator[int]:
         """Tokens of a text without special tokens."""
         if not self._byte_level:
@@ -95,11 +117,19 @@ class Tokenizer(Detokenizer):
         return self._merged(part) if token is None else (token,)
 
     def _merged(self, text: str) -> Iterator[int]:
-        for token in self._library.encode(text, add_special_tokens=False).ids:
+        for token in self._encoded(text):
             if token < self.size:
                 yield token
             elif not self._byte_level:  # for a byte-level letter that is no token, llama.cpp, too, has nothing
                 yield from self._spelled(token)
+
+    def _encoded(self, text: str) -> list[int]:
+        """The library's ids; of a long text without keeping other threads from running."""
+        if len(text) <= SHORT:
+            found: list[int] = self._library.encode(text, add_special_tokens=False).ids
+        else:
+            found = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
+        return found
 
     def _spelled(self, character: int) -> Iterator[int]:
         """Tokens for the bytes of a character that is none."""
