@@ -119,6 +119,15 @@ def test_what_breaks_is_a_sentence(manner: str, sentence: str) -> None:
         ask(server)
 
 
+def test_nobody_goes_on_reading_what_was_left() -> None:
+    before = set(threading.enumerate())
+    with serving("endless") as server, pytest.raises(ServerError):
+        ask(server)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive(), thread.name
+
+
 def test_a_server_that_says_nothing_is_given_up() -> None:
     with serving("silent") as server, pytest.raises(ServerError, match=r"said nothing for 0\.3 seconds"):
         ask(server, patience=0.3)

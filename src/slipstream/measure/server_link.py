@@ -95,7 +95,8 @@ class Link:
         """
         lines: queue.Queue[tuple[float, bytes | Exception | None]] = queue.Queue()
         connection = self._connect(self._patience)
-        arguments = (connection, self.address.path + path, json.dumps(body), lines)
+        left = threading.Event()  # closing the connection does not end a reply that is being read
+        arguments = (connection, self.address.path + path, json.dumps(body), lines, left)
         threading.Thread(target=self._read, args=arguments, daemon=True).start()
         try:
             while not should_stop():
@@ -111,6 +112,7 @@ class Link:
                 if event is not None:
                     yield moment, event
         finally:
+            left.set()
             connection.close()
 
     def broken(self, what: str) -> ServerError:
@@ -130,15 +132,20 @@ class Link:
         path: str,
         body: str,
         lines: "queue.Queue[tuple[float, bytes | Exception | None]]",
+        left: threading.Event,
     ) -> None:
-        """Runs in a thread of its own: the reply's lines into the queue, then what went wrong, or None."""
+        """Runs in a thread of its own: the reply's lines into the queue, then what went wrong, or None.
+
+        left: set when nobody listens any more
+        """
         try:
             connection.request("POST", path, body.encode(), {"Content-Type": "application/json", **self._headers()})
             response = connection.getresponse()
             if response.status != 200:
                 raise self._refused(response.status, response.read(4000))
-            while line := response.readline(LONGEST_LINE):
-                lines.put((perf_counter(), line))
+            with response:
+                while not left.is_set() and (line := response.readline(LONGEST_LINE)):
+                    lines.put((perf_counter(), line))
             lines.put((perf_counter(), None))
         except (*_TROUBLE, ServerError, RefusedError) as error:
             lines.put((perf_counter(), error))
