@@ -231,7 +231,7 @@ class Engine:
         """
         self._require_open()
         if isinstance(prompt, str):
-            return self._ids(prompt, add_bos=True, parse_special=False, fitting=fitting)
+            return self._tokenized(prompt, add_bos=True, parse_special=False, fitting=fitting)
         given: object = prompt  # what callers pass, whatever the type says
         items = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray) else [None]
         if items and all(isinstance(item, Mapping) for item in items):
@@ -260,9 +260,9 @@ class Engine:
 
         fitting: as in `tokenize`
         """
-        return self._ids(text, add_bos=self._lacks_bos(text), parse_special=True, fitting=fitting)
+        return self._tokenized(text, add_bos=self._lacks_bos(text), parse_special=True, fitting=fitting)
 
-    def _ids(self, text: str, *, add_bos: bool, parse_special: bool, fitting: bool) -> list[int]:
+    def _tokenized(self, text: str, *, add_bos: bool, parse_special: bool, fitting: bool) -> list[int]:
         vocabulary = self.target.vocabulary
         if fitting and len(text) > self.target.context_length:
             least = vocabulary.least_tokens(text, parse_special=parse_special)
