@@ -55,6 +55,7 @@ def test_a_name_that_is_none(file: Path, monkeypatch: pytest.MonkeyPatch, name: 
 
 
 def test_a_build_for_another_processor_says_so(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLIPSTREAM_ISA", raising=False)
     monkeypatch.setattr(chosen._native, "instruction_sets", lambda: ["portable"])
     monkeypatch.setattr(chosen.platform, "machine", lambda: "x86_64")
     for has_avx2 in (True, False):
