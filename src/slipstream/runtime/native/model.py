@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.core.protocols import Capabilities, Segment
+from slipstream.core.protocols import Capabilities, Segment, Vocabulary
 from slipstream.errors import ContextLimitError, ModelFileError, RuntimeUnavailableError, UnsupportedModelError
 from slipstream.models.gguf import GgufHeader, read_model_header
 from slipstream.runtime.checks import check_sizes, context_for
@@ -104,12 +104,11 @@ class NativeModel:
         self._sequences = sizes.sessions
         needed = memory_needed(planned, sizes)
         check_memory(self.name, needed, sizes)
-        self.vocabulary, notice = vocabulary_of(header)
+        self.vocabulary, notice = self._vocabulary(header, planned)
         self.notice = " ".join(filter(None, (notice, slow_build()))) or None
         longest = self.context_length
         self.kv_bytes_per_token = cached_bytes(planned, longest) - cached_bytes(planned, longest - 1)
         """What one more token of context takes; layers with a window that is full already take none."""
-        self._check_vocabulary(header, planned)
         program = load(header, planned, sizes.threads, progress)
         self.native = self._make(program, sizes)
         self.memory_parts = needed._asdict()
@@ -140,8 +139,18 @@ class NativeModel:
         Raises ContextLimitError if a session's context is full; all sessions are then as they were.
         Ctrl-C ends it within a layer or so, with KeyboardInterrupt.
         """
-        self._require_open()
         assert layers is None or layers, "a forward needs layers"
+        return self._compute(batch, layers, hidden)
+
+    def _compute(
+        self,
+        batch: Sequence[Segment],
+        layers: Sequence[int] | None,
+        hidden: Sequence[int],
+        beginnings: _native.Beginnings | None = None,
+    ) -> list["NativeRows"]:
+        """`forward`, with what rows begin with where the program fuses hidden states."""
+        self._require_open()
         self.generation += 1
         segments, places = [], []
         row = output = 0
@@ -158,9 +167,14 @@ class NativeModel:
             if used + count > self.context_length:
                 raise self._context_full(used, count)
         assert 0 < row <= self.max_rows, f"{row} rows in a forward of at most {self.max_rows}"
-        self.native.forward(segments, [] if layers is None else layers, hidden)
+        self.native.forward(segments, [] if layers is None else layers, hidden, beginnings)
         table = self.native.logits()
         return [NativeRows(self, table, shift, first, count, start) for start, shift, first, count in places]
+
+    def embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """[n, width] rows of the embedding table, as they are in the file."""
+        self._require_open()
+        return self.native.embeddings(tokens)
 
     def memory(self) -> int:
         """Bytes: weights, KV cache and buffers, which grow where more rows give logits than was expected."""
@@ -191,12 +205,15 @@ class NativeModel:
                 f"tokens of {self.name}; choose a shorter context or fewer sequences."
             ) from None
 
-    def _check_vocabulary(self, header: GgufHeader, planned: Plan) -> None:
-        if planned.vocabulary != self.vocabulary.size:
+    def _vocabulary(self, header: GgufHeader, planned: Plan) -> tuple[Vocabulary, str | None]:
+        """The file's, and a sentence for people if there is something to say."""
+        vocabulary, notice = vocabulary_of(header)
+        if planned.vocabulary != vocabulary.size:
             raise ModelFileError(
-                f"{header.path} is damaged (a vocabulary of {self.vocabulary.size} tokens and logits of "
+                f"{header.path} is damaged (a vocabulary of {vocabulary.size} tokens and logits of "
                 f"{planned.vocabulary}); download or convert it again."
             )
+        return vocabulary, notice
 
     def _context_full(self, used: int, count: int) -> ContextLimitError:
         return ContextLimitError(
