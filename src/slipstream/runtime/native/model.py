@@ -147,7 +147,7 @@ class NativeModel:
         batch: Sequence[Segment],
         layers: Sequence[int] | None,
         hidden: Sequence[int],
-        beginnings: _native.Beginnings | None = None,
+        beginnings: "_native.Beginnings | None" = None,
     ) -> list["NativeRows"]:
         """`forward`, with what rows begin with where the program fuses hidden states."""
         self._require_open()
