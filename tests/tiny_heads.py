@@ -274,26 +274,22 @@ def knowing_head(path: Path, target: Path, *, drafted: int | None = None, own: i
     Its attention finds its own row, hands its embedding on, and the target's output reads it.
     """
     facts = Facts.of(target)
-    shape = HeadShape(drafted=drafted, heads=4, head_size=32, key_value_heads=2)
+    shape = HeadShape(drafted=drafted, heads=4, head_size=32, key_value_heads=2, norm_before_residual=True)
     arrays = head_arrays(facts, shape, own)
     width, keys = facts.width, shape.key_value_heads * shape.head_size
     assert keys == width
     eye, nothing = np.eye(width, dtype=np.float32), np.zeros((width, width), np.float32)
-    halves = permuted(eye, shape.head_size).T  # so that writing puts rows where they are here
-    for name in ("q_proj", "k_proj"):
-        arrays[f"midlayer.self_attn.{name}.weight"] = np.concatenate(
-            [
-                4 * np.concatenate([halves] * (2 if name == "q_proj" else 1)),
-                np.zeros((width * (2 if name == "q_proj" else 1), width)),
-            ],
-            axis=1,
-        ).astype(np.float32)
+    own_row = np.concatenate([4 * eye, nothing], axis=1)
+    arrays["midlayer.self_attn.k_proj.weight"] = own_row
+    arrays["midlayer.self_attn.q_proj.weight"] = np.concatenate(
+        [own_row[:32], own_row[:32], own_row[32:], own_row[32:]]
+    )
     arrays["midlayer.self_attn.v_proj.weight"] = np.concatenate([eye, nothing], axis=1)
     output = np.zeros((width, 2 * width), np.float32)
     output[:32, :32], output[32:, 64:96] = np.eye(32), np.eye(32)  # the first of the two heads that share a value
     arrays["midlayer.self_attn.o_proj.weight"] = output
-    arrays["fc.weight"] = np.zeros_like(arrays["fc.weight"])
-    arrays["midlayer.mlp.down_proj.weight"] = np.zeros_like(arrays["midlayer.mlp.down_proj.weight"])
+    for name in ("midlayer.hidden_norm.weight", "midlayer.mlp.down_proj.weight"):
+        arrays[name] = np.zeros_like(arrays[name])
     for name in ("midlayer.input_layernorm.weight", "norm.weight"):
         arrays[name] = np.ones_like(arrays[name])
     tensor = next(one for one in read_header(target).tensors if one.name == "output.weight")

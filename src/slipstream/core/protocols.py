@@ -280,7 +280,10 @@ class Drafter(Protocol):
         """
 
     def lag(self, sequence: SequenceView) -> int:
-        """Tokens that its model has to read for its next step; what it costs depends on that. 1 if it has no model."""
+        """Tokens that its model has to read for its next step; what it costs depends on that. 1 if it has no model.
+
+        0 where it cannot draft in this round, and may in later ones.
+        """
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         """A sequence starts; its first `reused_length` tokens were in the target's KV cache already."""

@@ -49,9 +49,10 @@ class HeadDrafter(BaseDrafter):
         self._row = np.full(model.vocabulary.size, -np.inf, np.float32)
 
     def lag(self, sequence: SequenceView) -> int:
-        """Tokens whose hidden states wait to be read."""
+        """Tokens whose hidden states wait to be read; 0 where the target has to read the text before."""
         slot = self._slots.get(sequence.id)
-        return 1 if slot is None else max(_memory(slot).waiting.count, 1)
+        known = slot is not None and _memory(slot).knows(len(sequence.tokens))
+        return max(_memory(slot).waiting.count, 1) if slot is not None and known else 0
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         self._slots[sequence.id] = self._pool.acquire(sequence.tokens)
@@ -111,7 +112,7 @@ class HeadDrafter(BaseDrafter):
         if depth == 0:
             memory.forget_draft()
             memory.look_again()
-            known = memory.waiting.count > 0
+            known = memory.knows(len(growth.sequence.tokens)) and memory.waiting.count > 0
         else:
             known = memory.drafted == depth - 1 and memory.tip is not None
         return known and memory.rows + memory.waiting.count + depth <= self.model.context_length
@@ -202,6 +203,10 @@ class Memory:
     def length(self) -> int:
         """Tokens of the text that it depends on."""
         return self.end + (self.rows > 0 and self.waiting.count == 0)
+
+    def knows(self, tokens: int) -> bool:
+        """Whether the hidden states are here of all of a text's tokens but the pending one, or of the last of them."""
+        return self.start < self.end == tokens - 1
 
     def add(self, position: int, states: States) -> None:
         """Hidden states from `position` on, [n, numbers]; those that were here already are left out."""
