@@ -130,7 +130,10 @@ def tiny_checkpoint(
     config: dict[str, Any] | None = None,
     arrays: Arrays | None = None,
 ) -> Path:
-    """A folder as SafeAILab and SpecForge publish heads, with safetensors. config, arrays: instead of the usual ones."""
+    """A folder as SafeAILab and SpecForge publish heads, with safetensors.
+
+    config, arrays: instead of the usual ones
+    """
     facts = Facts.of(target)
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config or head_config(facts, shape)), "utf-8")

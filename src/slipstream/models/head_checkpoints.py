@@ -9,6 +9,7 @@ import importlib
 import json
 import pickle
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -28,6 +29,8 @@ CONFIG: Final = "config.json"
 MOST_CONFIG: Final = 1 << 20
 """Bytes."""
 PICKLE: Final = "pytorch_model.bin"
+LARGEST: Final = 65504.0
+"""Of half precision, in which scales are kept; weights are near 1."""
 Q8_0_FILE: Final = 7
 """`general.file_type`."""
 
@@ -51,8 +54,18 @@ NAMES: Final = {
     "d2t": "d2t",
 }
 """What tensors are called here (with `layer.` for what different programs call their one layer), and in GGUF."""
-DAMAGED: Final = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, EOFError, OverflowError)
-"""What reading a damaged pickle may raise beside `UnpicklingError`."""
+DAMAGED: Final = (
+    pickle.UnpicklingError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    EOFError,
+    OverflowError,
+    OSError,
+)
+"""What reading a damaged pickle may raise."""
 UNUSED: Final = frozenset({"t2d", "verifier_norm.weight", "verifier_lm_head.weight"})
 """What training leaves in some."""
 
@@ -293,12 +306,11 @@ def _unpickled(file: Path) -> Arrays:
             "file to safetensors."
         ) from None
     try:
-        loaded = torch.load(file, map_location="cpu", weights_only=True)
-    except (*DAMAGED, pickle.UnpicklingError) as error:
+        with warnings.catch_warnings(action="ignore"):  # about pickles that it then refuses
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
+    except DAMAGED as error:
         reason = str(error).split("\n", 1)[0].split(". ", 1)[0][:100]
         raise ModelFileError(f"{file} is damaged, or holds more than weights ({reason}); download it again.") from None
-    except OSError as error:
-        raise ModelFileError(f"{file} cannot be read: {error.strerror or error}.") from error
     if not isinstance(loaded, dict) or not all(isinstance(one, torch.Tensor) for one in loaded.values()):
         raise ModelFileError(f"{file} holds something else than tensors by name; give a head's weights.")
     return {
@@ -314,8 +326,8 @@ def _tensor(folder: Path, config: _Config, name: str, numbers: NDArray[Any]) -> 
             "floating-point numbers with 1 or 2."
         )
     numbers = numbers.astype(np.float32)
-    if not np.isfinite(numbers).all():
-        raise ModelFileError(f"{folder} is no usable head: its {name} has numbers that are infinite or none.")
+    if not (np.abs(numbers) <= LARGEST).all():
+        raise ModelFileError(f"{folder} is no usable head: its {name} has numbers that are infinite, huge or none.")
     if numbers.ndim == 1:
         return stored(name, numbers, "F32")
     if numbers.shape[1] % UNIT:

@@ -80,9 +80,9 @@ class Safetensors(Mapping[str, NDArray[Any]]):
 
     def _checked(self, name: str, entry: object) -> tuple[str, tuple[int, ...], int]:
         """Type, shape and place of a tensor."""
-        if not isinstance(entry, dict) or entry.get("dtype") not in TYPES:
+        if not isinstance(entry, dict) or str(entry.get("dtype")) not in TYPES:
             raise self._damaged(f"the tensor {name[:80]!r} has no type that is known")
-        kind, shape, offsets = entry["dtype"], _sizes(entry.get("shape")), _sizes(entry.get("data_offsets"))
+        kind, shape, offsets = str(entry["dtype"]), _sizes(entry.get("shape")), _sizes(entry.get("data_offsets"))
         if shape is None or offsets is None or len(offsets) != 2:
             raise self._damaged(f"the tensor {name[:80]!r} has an impossible shape or place")
         begin, end = offsets
