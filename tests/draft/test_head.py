@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from slipstream.core.params import SamplingParams
+from slipstream.core.pool import WORTH_SHARING
 from slipstream.core.protocols import Capabilities, Continuation, Growth, Logits
 from slipstream.core.tree import Draft
 from slipstream.core.verify import Commit, Verdict
@@ -259,7 +260,8 @@ def test_texts_that_begin_alike_share_what_was_read(
     for shared, more, rounds, rests in texts:
         tokens = [*before[:shared], *random.integers(0, VOCABULARY, more).tolist()]
         view = View(tokens, SAMPLED, vocabulary_size=VOCABULARY)
-        reused = max(min(shared, len(before), len(tokens) - 1) - 1, 0)
+        common = min(shared, len(before), len(tokens) - 1)
+        reused = common - 1 if common > WORTH_SHARING else 0
         drafter.begin(view, reused)
         read_prompt(drafter, view, reused)
         for _ in range(rounds):

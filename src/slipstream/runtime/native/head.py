@@ -120,9 +120,12 @@ class NativeHead(NativeModel):
         beginnings = embeddings, np.concatenate(states), np.concatenate(hidden), fused
         return self._compute(segments, None, (LAYER,), beginnings)
 
-    def _vocabulary(self, header: GgufHeader, planned: Plan) -> tuple[Vocabulary, str | None]:
+    def _vocabulary_of(self, header: GgufHeader) -> tuple[Vocabulary, str | None]:
         """The target's."""
         return self._target.vocabulary, None
+
+    def _check_vocabulary(self, header: GgufHeader, planned: Plan) -> None:
+        """`HeadFile` has been checked: it may have logits for some tokens only."""
 
     def _try(self, head: HeadFile) -> None:
         """Raise ModelFileError if numbers among the weights are none: they spoil every row."""

@@ -104,11 +104,12 @@ class NativeModel:
         self._sequences = sizes.sessions
         needed = memory_needed(planned, sizes)
         check_memory(self.name, needed, sizes)
-        self.vocabulary, notice = self._vocabulary(header, planned)
+        self.vocabulary, notice = self._vocabulary_of(header)
         self.notice = " ".join(filter(None, (notice, slow_build()))) or None
         longest = self.context_length
         self.kv_bytes_per_token = cached_bytes(planned, longest) - cached_bytes(planned, longest - 1)
         """What one more token of context takes; layers with a window that is full already take none."""
+        self._check_vocabulary(header, planned)
         program = load(header, planned, sizes.threads, progress)
         self.native = self._make(program, sizes)
         self.memory_parts = needed._asdict()
@@ -205,15 +206,16 @@ class NativeModel:
                 f"tokens of {self.name}; choose a shorter context or fewer sequences."
             ) from None
 
-    def _vocabulary(self, header: GgufHeader, planned: Plan) -> tuple[Vocabulary, str | None]:
+    def _vocabulary_of(self, header: GgufHeader) -> tuple[Vocabulary, str | None]:
         """The file's, and a sentence for people if there is something to say."""
-        vocabulary, notice = vocabulary_of(header)
-        if planned.vocabulary != vocabulary.size:
+        return vocabulary_of(header)
+
+    def _check_vocabulary(self, header: GgufHeader, planned: Plan) -> None:
+        if planned.vocabulary != self.vocabulary.size:
             raise ModelFileError(
-                f"{header.path} is damaged (a vocabulary of {vocabulary.size} tokens and logits of "
+                f"{header.path} is damaged (a vocabulary of {self.vocabulary.size} tokens and logits of "
                 f"{planned.vocabulary}); download or convert it again."
             )
-        return vocabulary, notice
 
     def _context_full(self, used: int, count: int) -> ContextLimitError:
         return ContextLimitError(
