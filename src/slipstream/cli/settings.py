@@ -54,8 +54,8 @@ class Settings:
         _option(
             SPECULATION,
             "Who guesses the next tokens: none, suffix (looks for repetitions; needs no second model), lowbit (a copy "
-            "of the model in four bits, made once), a model like --model with the same vocabulary, or several joined "
-            "by plus signs, such as suffix+MODEL. "
+            "of the model in four bits, made once), a model like --model with the same vocabulary, the path of a head "
+            "that was trained for it, or several joined by plus signs, such as suffix+MODEL. "
             "Default: what `slipstream advise --save` found best for the model, else suffix.",
             "-d",
             "--draft",
@@ -275,7 +275,9 @@ def with_settings(function: Callable[..., None], without: Collection[str] = ()) 
 
 def _check_drafter(spec: str) -> None:
     """Refuse slips of the pen and impossible combinations; whether there is such a model is seen later."""
-    forms = "--draft must be none, suffix, lowbit, a model, or several joined by plus signs, such as suffix+MODEL"
+    forms = (
+        "--draft must be none, suffix, lowbit, a model, a head, or several joined by plus signs, such as suffix+MODEL"
+    )
     if not spec.strip():
         raise UsageError(f"{forms}, not empty.")
     parts = spec.split("+")

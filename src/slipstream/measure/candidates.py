@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slipstream.engine.heads import find_head
 from slipstream.engine.loading import planner_of
 from slipstream.errors import ModelFileError, SlipstreamError, UsageError, VocabularyMismatchError
 from slipstream.models import FoundModel, GgufHeader, Vocabulary, compare, list_models, read_model_header, resolve
@@ -62,7 +63,7 @@ def named_candidates(specs: Iterable[str], target: GgufHeader) -> Candidates:
     for spec in dict.fromkeys(spec.strip() for spec in specs):
         if spec in ("", "none", "off"):
             raise UsageError(
-                "--candidates must be suffix, lowbit, a model or suffix+MODEL; "
+                "--candidates must be suffix, lowbit, a model, a head or suffix+MODEL; "
                 "plain decoding is always measured beside them."
             )
         try:
@@ -105,7 +106,9 @@ def _named(spec: str, target: GgufHeader) -> Candidate:
 
 
 def _header_of(name: str, target: GgufHeader) -> GgufHeader:
-    """The header of a draft model that speaks the target's vocabulary."""
+    """The header of a head for the target, or of a draft model that speaks its vocabulary."""
+    if (head := find_head(name, target, lambda done: None)) is not None:
+        return head.header
     header = read_model_header(resolve(name))
     compare(Vocabulary.from_header(target), Vocabulary.from_header(header))
     return header
