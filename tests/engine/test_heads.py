@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from slipstream import Completion, Engine, ModelOptions
-from slipstream.core.protocols import Continuation
-from slipstream.draft import HeadDrafter, SuffixDrafter
+from slipstream.core.protocols import Continuation, Requirements
+from slipstream.draft import BaseDrafter, HeadDrafter, SuffixDrafter
+from slipstream.errors import UnsupportedModelError
 from slipstream.policy import FixedLength
 from slipstream.runtime.native.head import NativeHead
+from tests.fakes import FakeModel
 from tests.tiny_heads import SMALL_HEAD, bigram_target, knowing_head, tiny_head
 
 END = 268
@@ -204,3 +208,46 @@ def test_a_drafter_without_hidden_states_asks_for_none(plain: Engine, monkeypatc
     plain.generate(PROMPTS[0], max_tokens=5)
     plain.drafters = before
     assert all(not more for more in asked)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    arrivals=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(0, 4)), min_size=2, max_size=5),
+    slice_rows=st.sampled_from([0, 3, 40]),
+    siblings=st.sampled_from([1, 3]),
+)
+def test_texts_that_come_and_go(
+    engine: Engine, plain: Engine, arrivals: list[tuple[int, int, int]], slice_rows: int, siblings: int
+) -> None:
+    """Prompts come in by slices beside others' tokens, begin as earlier ones, and end at any time."""
+    engine.policy, batch = FixedLength(3, siblings), engine.batch()
+    engine.keep_sessions(3)
+    waiting = [
+        (pause, prompt, seed, engine.prepare(PROMPTS[prompt], seed=seed, max_tokens=12 + seed))
+        for prompt, seed, pause in arrivals
+    ]
+    everyone, running = list(waiting), []
+    while waiting or running:
+        while waiting and batch.size < 3 and (waiting[0][0] == 0 or not running):
+            running.append(waiting.pop(0)[3])
+            batch.add(running[-1])
+        waiting = [(max(pause - 1, 0), *others) for pause, *others in waiting]
+        batch.play_round(slice_rows)
+        for generation in [one for one in running if one.sequence.finished]:
+            running.remove(generation)
+            batch.remove(generation)
+    for _, prompt, seed, generation in everyone:
+        expected = plain.generate(PROMPTS[prompt], seed=seed, max_tokens=12 + seed)
+        assert generation.completion.tokens == expected.tokens
+
+
+class Curious(BaseDrafter):
+    """Wants to see what it cannot."""
+
+    name = "curious"
+    requires = Requirements(hidden_layers=(1,))
+
+
+def test_hidden_states_are_not_to_be_had_everywhere() -> None:
+    with pytest.raises(UnsupportedModelError, match="curious needs hidden states, and fake has none on fake"):
+        Engine(FakeModel(), Curious())
