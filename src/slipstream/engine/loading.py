@@ -125,14 +125,14 @@ def _plan_layers(request: DraftRequest) -> DraftPlan:
     target, report = request.target, request.progress
     on_target = choose(target, request.options.for_target()).runtime == "native"
     subsets = drafting_layers(target, request.argument, renumbered=not on_target)
+    name = f"{LAYERS}:{request.argument}" if request.argument else LAYERS
     if not on_target:
         what = f"copy of {target.path.name} with {len(subsets[0])} layers"
         path = pruned_copy(target, subsets[0], lambda done: report(what, done) if report else None)
-        return _plan_copy(LAYERS, read_model_header(path), request.options)
+        return _plan_copy(name, read_model_header(path), request.options)
+    names = [name, *(f"{name}{number}" for number in range(2, len(subsets) + 1))]
     first, *others = [
-        DraftPlan(name, partial(_load_layers, name, layers), target)
-        for number, layers in enumerate(subsets, 1)
-        for name in [LAYERS if number == 1 else f"{LAYERS}{number}"]
+        DraftPlan(one, partial(_load_layers, one, layers), target) for one, layers in zip(names, subsets, strict=True)
     ]
     return replace(first, more=others)
 
