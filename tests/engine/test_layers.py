@@ -131,7 +131,7 @@ def test_costs_of_a_subset_are_measured_and_kept_under_its_layers(
             assert isinstance(engine.policy, AdaptivePolicy)
             assert engine.policy.steps[0] is not None
             engine.generate(PROMPTS[0], seed=1, max_tokens=12)
-    assert measured == ["layers of big.gguf", "big.gguf", "layers of big.gguf"]
+    assert measured == ["layers:0-3 of big.gguf", "big.gguf", "layers:0,5 of big.gguf"]
 
 
 def copies() -> list[Path]:

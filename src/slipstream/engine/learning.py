@@ -18,7 +18,7 @@ from slipstream.models.paths import cache_directory
 from slipstream.policy import Acceptance, AdaptivePolicy, CostTable, ExcessBank, Store
 from slipstream.policy.bank import LARGEST_BALANCE, STARTING_CREDIT
 from slipstream.policy.probing import FIRST_CREDIT
-from slipstream.policy.profile import PROFILE_SECONDS, fits, profile
+from slipstream.policy.profile import fits, profile
 from slipstream.runtime import LoadOptions
 from slipstream.runtime.threads import default_threads
 
@@ -44,8 +44,7 @@ class Costs:
         """The table of a loaded model: the one of this process, a remembered one that still fits, or a new one."""
         table = self._tables.get(model)
         if table is None:
-            seconds = SUBSET_SECONDS if isinstance(model, LayerSubset) else PROFILE_SECONDS
-            table = self._tables[model] = self._remembered(model) or profile(model, seconds, drafts=drafts)
+            table = self._tables[model] = self._remembered(model) or _measured(model, drafts=drafts)
             self.remember(model)
         return table
 
@@ -73,6 +72,12 @@ class Costs:
         except (KeyError, TypeError, ValueError, AttributeError):
             return None
         return table if fits(model, table) else None
+
+
+def _measured(model: Model, *, drafts: bool) -> CostTable:
+    if isinstance(model, LayerSubset):
+        return profile(model, SUBSET_SECONDS, drafts=drafts)
+    return profile(model, drafts=drafts)
 
 
 def new_costs() -> Costs:

@@ -15,7 +15,6 @@ READ_ROWS = 128
 CONTEXT = 16
 """Tokens in the KV cache while forwards are timed."""
 MOST_TURNS = 9
-PROFILE_SECONDS = 2.0
 CHECKED = (4, 8)
 """Rows, beside one, at which a remembered table is looked at."""
 MISFIT = 0.25
@@ -23,7 +22,7 @@ MISFIT = 0.25
 
 
 def profile(
-    model: Model, seconds: float = PROFILE_SECONDS, timer: Callable[[], float] = perf_counter, *, drafts: bool = False
+    model: Model, seconds: float = 2.0, timer: Callable[[], float] = perf_counter, *, drafts: bool = False
 ) -> CostTable:
     """Time forwards of 1 to 32 rows, in turns, so that a change of the machine's speed hits all alike.
 
