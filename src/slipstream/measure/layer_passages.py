@@ -31,8 +31,8 @@ SEARCHED, CHECKED = 6, 3
 """Prompts whose answers the search looks at, and others that its result is held against."""
 CONTEXT = 384
 """Most tokens of prompt and answer together: sessions for all of them are open at once."""
-TURNS = 9
-"""Forwards that a cost is the median of."""
+TURNS = 25
+"""Pairs of forwards that a cost is the median of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +140,22 @@ class Passages:
         return Agreement(right, asked)
 
     def cost(self, layers: Layers) -> float:
-        """What a forward of one row through these layers takes, in forwards of one row through all; in turn."""
+        """What a forward of one row through these layers takes, in forwards of one row through all of them.
+
+        They are taken in turn, as they are where a model drafts for itself, and each is compared with its neighbour:
+        the machine's speed may change meanwhile.
+        """
         model, (passage, session) = self._engine.target, self._held[0]
-        taken: tuple[list[float], list[float]] = [], []
+        ratios = []
         with _forks([(session, session.length)]) as [fork]:
             row = Segment(fork, passage.answer[-1:])
-            for chosen in (None, layers) * (TURNS + 1):
+            for _ in range(TURNS):
                 started = perf_counter()
-                model.forward([row], layers=chosen)
-                taken[chosen is not None].append(perf_counter() - started)
-        whole, some = (median(times[1:]) for times in taken)
-        return some / whole
+                model.forward([row])
+                between = perf_counter()
+                model.forward([row], layers=layers)
+                ratios.append((perf_counter() - between) / (between - started))
+        return median(ratios)
 
     def _tried(
         self, part: Sequence[tuple[Passage, Session, Sampler]], start: int, layers: Layers

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Protocol
 
+import numpy as np
+
 from slipstream.measure.layer_passages import TEMPERATURES, Agreement
 from slipstream.models.layer_profiles import MOST_SUBSETS
 from slipstream.models.layer_sets import Layers, parse_layers, spelled, without_the_middle
@@ -30,7 +32,7 @@ SHAKEN = 3
 """Layers that are exchanged where nothing better is near by."""
 SHAKES = 8
 """So often in a row without success, and the search is over."""
-WORTH = 0.9
+WORTH = 0.8
 """Other subsets are kept beside the best one if this share of its speed-up is predicted for them."""
 
 
@@ -40,8 +42,25 @@ class Evaluator(Protocol):
     def agreement(self, layers: Layers, *, checked: bool = False) -> Agreement:
         """How often it proposes what the model says."""
 
-    def cost(self, layers: Layers) -> float:
-        """Of a forward of one row, where one through all layers takes 1."""
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds, where a forward of one row through all layers takes 1.
+
+    draft:  [layers + 1] of a forward of one row, by how many layers it goes through
+    verify: of a forward of so many rows through all layers
+    """
+
+    draft: Sequence[float]
+    verify: Callable[[int], float]
+
+    @classmethod
+    def measured(cls, points: Mapping[int, float], count: int, verify: Callable[[int], float]) -> "Costs":
+        """From a few numbers of layers. What lies between two is on a line, and more layers never cost less."""
+        known = sorted({**points, count: 1.0}.items())
+        rising = np.minimum(np.maximum.accumulate([cost for _, cost in known]), 1.0)
+        draft = np.interp(np.arange(count + 1), [size for size, _ in known], rising)
+        return cls(draft.tolist(), verify)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +98,7 @@ class Memory:
     """What was measured so far, in the form in which it is kept between programs.
 
     rows:       seconds of the whole model's forwards, by rows
-    costs:      of one row through so many layers, in plain steps
+    costs:      of one row through so many of its first layers, in plain steps
     agreements: by subset, and apart from them those on the passages for checking
     """
 
@@ -115,7 +134,6 @@ class Search:
 
     count:  the model's layers
     keep:   layers that are in every subset
-    verify: what the whole model's forwards cost by rows, in plain steps
     save:   called after every evaluation
     stop:   asked before every evaluation; True ends the search
     """
@@ -124,7 +142,7 @@ class Search:
         self,
         evaluator: Evaluator,
         count: int,
-        verify: Callable[[int], float],
+        costs: Costs,
         memory: Memory,
         *,
         keep: Layers = (),
@@ -135,7 +153,7 @@ class Search:
         self.complete = False
         """Whether nothing better is left to be looked for."""
         self._evaluator, self._count, self._keep = evaluator, count, frozenset(keep)
-        self._verify, self._memory, self._save, self._stop = verify, memory, save, stop
+        self._costs, self._memory, self._save, self._stop = costs, memory, save, stop
         self._random = random.Random(count)
 
     @property
@@ -211,7 +229,6 @@ class Search:
         if name not in self._memory.agreements:
             if self._stop():
                 raise _Stopped
-            self._cost(layers)
             self._memory.agreements[name] = _listed(self._evaluator.agreement(layers))
             self._save()
         found = self.finding(layers)
@@ -219,21 +236,14 @@ class Search:
             self.best = found
         return found
 
-    def _cost(self, layers: Layers) -> float:
-        """Subsets of the same size take the same time."""
-        size = str(len(layers))
-        if size not in self._memory.costs:
-            self._memory.costs[size] = self._evaluator.cost(layers)
-        return self._memory.costs[size]
-
     def finding(self, layers: Layers) -> Finding:
         """What is known of a subset that was looked at."""
-        name, cost = spelled(layers), self._cost(layers)
+        name, cost, verify = spelled(layers), self._costs.draft[len(layers)], self._costs.verify
         rates = _rates(self._memory.agreements[name])
-        predictions = {temperature: predicted(rate, cost, self._verify) for temperature, rate in rates.items()}
+        predictions = {temperature: predicted(rate, cost, verify) for temperature, rate in rates.items()}
         lengths = {temperature: length for temperature, (_, length) in predictions.items()}
         held_out = _rates(self._memory.checked.get(name, []))
-        again = [predicted(rate, cost, self._verify)[0] for rate in held_out.values()]
+        again = [predicted(rate, cost, verify)[0] for rate in held_out.values()]
         speedup = _mean([ratio for ratio, _ in predictions.values()])
         return Finding(layers, cost, rates, speedup, lengths, _mean(again) if again else None)
 

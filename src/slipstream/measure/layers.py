@@ -14,8 +14,8 @@ from typing import Any
 
 from slipstream.engine import Engine
 from slipstream.errors import UnsupportedModelError, UsageError
-from slipstream.measure.layer_passages import Passage, answered, opened
-from slipstream.measure.layer_search import Finding, Memory, Search
+from slipstream.measure.layer_passages import Passage, Passages, answered, opened
+from slipstream.measure.layer_search import Costs, Finding, Memory, Search
 from slipstream.measure.prompts import BenchPrompt
 from slipstream.models import GgufHeader, layer_profiles
 from slipstream.models.layer_profiles import LayerProfile, read_json, write_json
@@ -29,7 +29,8 @@ FORMAT = 1
 SEARCHING = 0.85
 """Of the time; the rest is for subsets around the best one."""
 PROFILE_SECONDS = 1.5
-MOST_ROWS = 17
+SIZES = (0.0, 0.25, 0.5, 0.75)
+"""Shares of the layers, the smallest at least one, at which a draft step's cost is measured."""
 Progress = Callable[[float, str], None]
 """Called with the share of the time that has gone, 0 to 1, and what is being done."""
 
@@ -119,13 +120,13 @@ def find_layers(
         state.memory.rows = profile(engine.target, PROFILE_SECONDS).as_dict()
     state.save()
     report = LayerReport(engine.target.name, count, resumed=len(state.memory.agreements))
-    table = CostTable.from_dict(state.memory.rows)
-    verify = {rows: table.seconds(rows) / table.seconds(1) for rows in range(1, MOST_ROWS + 1)}
     with opened(engine, state.passages) as passages:
+        clock.tell("measuring costs")
+        costs = _costs(passages, count, state.memory)
         search = Search(
             passages,
             count,
-            verify.__getitem__,
+            costs,
             state.memory,
             keep=request.keep,
             save=lambda: state.save_and_tell(clock, search),
@@ -154,6 +155,16 @@ def _check(engine: Engine, count: int) -> None:
         )
     if count < 2:
         raise UnsupportedModelError(f"{target.name} has 1 layer, of which none can be left out; use another draft.")
+
+
+def _costs(passages: Passages, count: int, memory: Memory) -> Costs:
+    """Measure what is not remembered."""
+    if not memory.costs:
+        sizes = sorted({max(round(share * count), 1) for share in SIZES})
+        memory.costs = {str(size): passages.cost(tuple(range(size))) for size in sizes if size < count}
+    table = CostTable.from_dict(memory.rows)
+    points = {int(size): cost for size, cost in memory.costs.items()}
+    return Costs.measured(points, count, lambda rows: table.seconds(rows) / table.seconds(1))
 
 
 def _report(report: LayerReport, search: Search, state: "_State") -> None:
