@@ -153,7 +153,8 @@ def _looked_at() -> int:
 def test_a_damaged_state_counts_as_absent(cli: Cli, model: Path, prompts: Path) -> None:
     cli("layers", model, "--prompts", prompts, *QUICK)
     [state] = states()
-    for damaged in ("{", '{"format": 1}', '{"format": 1, "passages": [{}], "memory": {}}', "[]"):
+    rows = state.read_text().replace('"rows": {"1"', '"rows": {"one"')
+    for damaged in ("{", '{"format": 1}', '{"format": 1, "passages": [{}], "memory": {}}', rows):
         state.write_text(damaged)
         found = json.loads(cli("layers", model, "--prompts", prompts, "--json", *QUICK).out)
         assert found["resumed"] == 0

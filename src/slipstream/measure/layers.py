@@ -162,6 +162,11 @@ def _costs(passages: Passages, count: int, memory: Memory) -> Costs:
     if not memory.costs:
         sizes = sorted({max(round(share * count), 1) for share in SIZES})
         memory.costs = {str(size): passages.cost(tuple(range(size))) for size in sizes if size < count}
+    return _costs_of(memory, count)
+
+
+def _costs_of(memory: Memory, count: int) -> Costs:
+    """Raises ValueError where what was measured is damaged."""
     table = CostTable.from_dict(memory.rows)
     points = {int(size): cost for size, cost in memory.costs.items()}
     return Costs.measured(points, count, lambda rows: table.seconds(rows) / table.seconds(1))
@@ -197,6 +202,7 @@ class _State:
             if given.get("format") == FORMAT:
                 self.passages = [Passage.from_dict(one) for one in given["passages"]]
                 self.memory = Memory.from_dict(given["memory"])
+                _costs_of(self.memory, 2)
         except (KeyError, TypeError, ValueError):
             self.passages, self.memory = [], Memory()
 
