@@ -36,6 +36,7 @@ class Text:
 
     id = 1
     draft_limit = LEVELS * CANDIDATES
+    session = None
     prediction = ()
 
     def __init__(self, tokens: list[int], sampler: Sampler) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from slipstream.core.params import SamplingParams
-from slipstream.core.protocols import Constraint
+from slipstream.core.protocols import Constraint, Session
 from slipstream.core.sampling import Sampler
 from slipstream.core.tree import Draft
 from slipstream.core.verify import Commit, Verdict
@@ -24,11 +24,13 @@ class View:
         draft_limit: int = 64,
         constraint: Constraint | None = None,
         prediction: Sequence[int] = (),
+        session: Session | None = None,
     ) -> None:
         self.id = next(_ids)
         self.tokens = tokens
         self.sampler = Sampler(params, vocabulary_size, tokens, constraint=constraint)
         self.draft_limit = draft_limit
+        self.session = session
         self.prediction = prediction
 
 

@@ -20,7 +20,7 @@ from slipstream.core.protocols import Drafter, Growth, Model, Rows, Segment, Sto
 from slipstream.core.sampling import Sampler
 from slipstream.core.tree import ROOT, Draft
 from slipstream.core.verify import Commit, Verdict, walk
-from slipstream.draft import ModelDrafter, SuffixDrafter
+from slipstream.draft import LayersDrafter, ModelDrafter, SuffixDrafter
 from slipstream.draft.base import BaseDrafter
 from slipstream.measure.distribution import Table, flattened, try_law
 from slipstream.models import ChatTemplate, read_model_header
@@ -111,6 +111,9 @@ def drafters(
     }
     if target.capabilities.trees:
         drafters["bushy"] = [Bushy(ModelDrafter(load_with(runtimes[0], copy)))]
+    if target.capabilities.layer_subsets:
+        few, fewer = [*range(12), *range(16, 30)], [*range(12), *range(20, 30)]
+        drafters["layers"] = [LayersDrafter(target, few), LayersDrafter(target, fewer, source="layers2")]
     yield drafters
     for several in drafters.values():
         for drafter in several:

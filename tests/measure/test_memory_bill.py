@@ -3,8 +3,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slipstream.engine import Engine, ModelOptions
 from slipstream.measure.memory_bill import MemoryBill, kv_bytes_of, kv_bytes_per_token, memory_bill
 from slipstream.models import GgufHeader, read_model_header
+from slipstream.runtime import RuntimeName
 from slipstream.runtime.native import load_native
 from slipstream.runtime.native.loading import plan
 from tests.fakes import FakeModel
@@ -78,3 +80,22 @@ def test_no_model_costs_nothing() -> None:
     bill = memory_bill([], 100)
     assert bill.total == 0
     assert bill.as_dict()["target_context_tokens"] == 0
+
+
+@pytest.mark.parametrize("runtime", ["native", "llamacpp"])
+def test_the_bill_of_layers_is_what_memory_grew_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: RuntimeName
+) -> None:
+    """Nothing where the target runs them itself, and a copy's weights, cache and buffers where it cannot."""
+    monkeypatch.setenv("SLIPSTREAM_CACHE_DIR", str(tmp_path / "cache"))
+    path = tiny_llama(tmp_path / "model.gguf", shape=Shape(layers=6))
+    options = ModelOptions(runtime=runtime, draft_runtime=runtime, context_length=512, threads=1)
+    with Engine.load(path, speculation="off", options=options) as plain:
+        before = sum(plain.memory().values())
+        with plain.sharing(draft="layers", speculation="on") as engine:
+            engine.generate([40, 41, 42], seed=1, max_tokens=20)
+            grown = sum(engine.memory().values()) - before
+            bill = memory_bill(engine.draft_models, kv_bytes_of(plain.target, read_model_header(path)))
+    assert bill.total == grown
+    assert (bill.total > 0) == (runtime == "llamacpp")
+    assert bill.context == (512 if runtime == "llamacpp" else 0)

@@ -12,6 +12,7 @@ from slipstream.cli.advise import advise
 from slipstream.cli.bench import bench
 from slipstream.cli.chat import chat
 from slipstream.cli.interrupt import EXIT_CODE, interrupts
+from slipstream.cli.layers import layers
 from slipstream.cli.models import models
 from slipstream.cli.pull import pull
 from slipstream.cli.report import report
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (run, chat, serve, pull, models, bench, report, advise, verify):
+for command in (run, chat, serve, pull, models, bench, report, advise, layers, verify):
     app.command()(command)
 
 

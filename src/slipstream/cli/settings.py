@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from slipstream.engine import GenerationOptions, ModelOptions, SpeculationOptions
 
 DEFAULT_MODEL = "smollm2-135m"
-NAMED = ("suffix", "lowbit")
+NAMED = ("suffix", "lowbit", "layers")
 """Drafters with a name of their own (`engine.loading.NAMED`, which is not imported for a help page)."""
 
 MODELS, SPECULATION, SAMPLING, TEXT, MACHINE = "Model", "Speculation", "Sampling", "Text", "Machine"
@@ -54,8 +54,8 @@ class Settings:
         _option(
             SPECULATION,
             "Who guesses the next tokens: none, suffix (looks for repetitions; needs no second model), lowbit (a copy "
-            "of the model in four bits, made once), a model like --model with the same vocabulary, or several joined "
-            "by plus signs, such as suffix+MODEL. "
+            "of the model in four bits, made once), layers (the model with a part of its layers), a model like --model "
+            "with the same vocabulary, or several joined by plus signs, such as suffix+MODEL. "
             "Default: what `slipstream advise --save` found best for the model, else suffix.",
             "-d",
             "--draft",
@@ -275,7 +275,8 @@ def with_settings(function: Callable[..., None], without: Collection[str] = ()) 
 
 def _check_drafter(spec: str) -> None:
     """Refuse slips of the pen and impossible combinations; whether there is such a model is seen later."""
-    forms = "--draft must be none, suffix, lowbit, a model, or several joined by plus signs, such as suffix+MODEL"
+    names = ", ".join(("none", *NAMED))
+    forms = f"--draft must be {names}, a model, or several joined by plus signs, such as suffix+MODEL"
     if not spec.strip():
         raise UsageError(f"{forms}, not empty.")
     parts = spec.split("+")
@@ -284,7 +285,7 @@ def _check_drafter(spec: str) -> None:
     for part in parts:
         if part == "none":
             raise UsageError(f"{forms}; leave none out of {spec}.")
-        if part not in NAMED and (meant := difflib.get_close_matches(part, ("none", *NAMED), 1, 0.7)):
+        if part.partition(":")[0] not in NAMED and (meant := difflib.get_close_matches(part, ("none", *NAMED), 1, 0.7)):
             raise UsageError(f"{forms}; did you mean {meant[0]}?")
     if "" in parts and parts[0] == "suffix":  # paths and the hub's names may have plus signs in them
         raise UsageError(f"{forms}; {spec} names no model after the plus sign.")

@@ -4,6 +4,7 @@ from slipstream.core.protocols import Growth
 from slipstream.draft.base import BaseDrafter, TextDrafter
 from slipstream.draft.draft_model import ModelDrafter
 from slipstream.draft.forced import ForcedDrafter
+from slipstream.draft.layers import LayersDrafter
 from slipstream.draft.prediction import PredictionDrafter
 from slipstream.draft.suffix import SuffixDrafter
 
@@ -11,6 +12,7 @@ __all__ = [
     "BaseDrafter",
     "ForcedDrafter",
     "Growth",
+    "LayersDrafter",
     "ModelDrafter",
     "PredictionDrafter",
     "SuffixDrafter",

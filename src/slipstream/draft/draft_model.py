@@ -12,10 +12,8 @@ from slipstream.core.feed import common_prefix, feed
 from slipstream.core.pool import SessionPool, Slot
 from slipstream.core.protocols import Growth, Logits, Model, Segment, SequenceView
 from slipstream.draft.base import BaseDrafter
+from slipstream.draft.proposing import propose
 from slipstream.errors import UnsupportedModelError
-
-PRIOR = 0.6
-"""How often the first draft tokens are believed to be right, before it is known."""
 
 
 class ModelDrafter(BaseDrafter):
@@ -65,7 +63,8 @@ class ModelDrafter(BaseDrafter):
         for growth, segment, rows in zip(frontier, batch, self.model.forward(batch), strict=True):
             segment.session.commit(range(len(segment.tokens)))
             self._slots[growth.sequence.id].tokens.extend(segment.tokens)
-            self._propose(growth, rows.logits(len(segment.tokens) - 1))
+            logits = rows.logits(len(segment.tokens) - 1)
+            propose(growth, self._target_sized(logits, growth.sequence.sampler.vocabulary_size), self.name)
 
     def memory(self) -> int:
         return self.model.memory()
@@ -99,20 +98,6 @@ class ModelDrafter(BaseDrafter):
             slot.tokens[kept:] = lacking[:done]
         return lacking[early:]
 
-    def _propose(self, growth: Growth, logits: Logits) -> None:
-        sequence, draft, parent = growth.sequence, growth.draft, growth.draft.tip
-        logits = self._target_sized(logits, sequence.sampler.vocabulary_size)
-        prefix = draft.path_tokens(parent)
-        count = min(growth.siblings, growth.limit)
-        proposal = sequence.sampler.propose(logits, len(sequence.tokens) + len(prefix), prefix, count)
-        greedy = sequence.sampler.params.temperature == 0
-        for rank, (token, margin) in enumerate(zip(proposal.tokens, proposal.margins, strict=True)):
-            bucket = _bucket(margin, rank, greedy=greedy)
-            if rank == 0:
-                draft.append(token, source=self.name, estimate=PRIOR, bucket=bucket)
-            else:
-                draft.add(token, parent, source=self.name, estimate=(1 - PRIOR) / 2**rank, bucket=bucket)
-
     def _target_sized(self, logits: Logits, size: int) -> Logits:
         """Tokens that only one of the two vocabularies has can not be proposed."""
         if len(logits) == size == self._usable_size:
@@ -120,12 +105,3 @@ class ModelDrafter(BaseDrafter):
         fitted = np.full(size, -np.inf, np.float32)
         fitted[: self._usable_size] = logits[: self._usable_size]
         return fitted
-
-
-def _bucket(margin: float, rank: int, *, greedy: bool) -> int:
-    """Feature bucket: how clearly the best beat the runner-up, or how far behind it a sibling is, by rank.
-
-    In steps that double; 7 is beyond doubt. Margins with noise mean something else than margins without.
-    """
-    size = min(int(margin * 4), 2**30).bit_length() if margin < 16 else 7
-    return size + 8 * (min(rank, 3) + 4 * greedy)

@@ -307,6 +307,11 @@ class Engine:
         return [generation.completion for generation in generations]
 
     @property
+    def sessions(self) -> SessionPool:
+        """The target's sessions, for measurements."""
+        return self._pool
+
+    @property
     def draft_models(self) -> list[Model]:
         """The models behind the drafters, for those that have one."""
         return [drafter.model for drafter in self.drafters if drafter.model is not None]

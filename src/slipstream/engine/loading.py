@@ -9,13 +9,14 @@ from typing import Any, Literal, NamedTuple
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Drafter, Model
 from slipstream.draft import ModelDrafter, SuffixDrafter
+from slipstream.engine.layers import drafting_layers, layers_drafter, pruned_copy
 from slipstream.engine.low_bit import low_bit_copy
 from slipstream.errors import UsageError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
 from slipstream.models.draft_spec import split_draft
 from slipstream.runtime import Choice, LoadOptions, RuntimeName, choose, load, runtime_named
 
-LOW_BIT = "lowbit"
+LOW_BIT, LAYERS = "lowbit", "layers"
 DraftSpec = str | Path | Drafter | Sequence[Drafter] | None
 GpuLayers = int | Literal["auto", "all"]
 LoadProgress = Callable[[str, float], None]
@@ -87,13 +88,15 @@ class DraftPlan:
     name:   what its tokens are marked with
     load:   makes the drafter for a loaded target
     model:  the draft model's header, None where no model drafts
-    choice: the runtime that it gets
+    choice: the runtime that it gets, None where it drafts on the target's own
+    more:   drafters that come with it
     """
 
     name: str
     load: Callable[[Model, LoadProgress | None], Drafter]
     model: GgufHeader | None = None
     choice: Choice | None = None
+    more: Sequence["DraftPlan"] = ()
 
 
 class DraftRequest(NamedTuple):
@@ -115,15 +118,39 @@ def _plan_low_bit(request: DraftRequest) -> DraftPlan:
     target, report = request.target, request.progress
     what = f"{LOW_BIT} copy of {target.path.name}"
     path = low_bit_copy(target, request.argument, lambda done: report(what, done) if report else None)
-    return _plan_copy(read_model_header(path), request.options)
+    return _plan_copy(LOW_BIT, read_model_header(path), request.options)
 
 
-def _plan_copy(copy: GgufHeader, options: ModelOptions) -> DraftPlan:
+def _plan_layers(request: DraftRequest) -> DraftPlan:
+    target, report = request.target, request.progress
+    on_target = choose(target, request.options.for_target()).runtime == "native"
+    subsets = drafting_layers(target, request.argument, renumbered=not on_target)
+    name = f"{LAYERS}:{request.argument}" if request.argument else LAYERS
+    if not on_target:
+        what = f"copy of {target.path.name} with {len(subsets[0])} layers"
+        path = pruned_copy(target, subsets[0], lambda done: report(what, done) if report else None)
+        return _plan_copy(name, read_model_header(path), request.options)
+    names = [name, *(f"{name}{number}" for number in range(2, len(subsets) + 1))]
+    first, *others = [
+        DraftPlan(one, partial(_load_layers, one, layers), target) for one, layers in zip(names, subsets, strict=True)
+    ]
+    return replace(first, more=others)
+
+
+def _load_layers(name: str, layers: Sequence[int], target: Model, progress: LoadProgress | None) -> Drafter:
+    return layers_drafter(name, tuple(layers), target)
+
+
+def _plan_copy(name: str, copy: GgufHeader, options: ModelOptions) -> DraftPlan:
     choice, shared = choose(copy, options.for_draft()), len(Vocabulary.from_header(copy))
-    return DraftPlan(LOW_BIT, partial(_load_model_drafter, LOW_BIT, copy, choice, shared, options), copy, choice)
+    return DraftPlan(name, partial(_load_model_drafter, name, copy, choice, shared, options), copy, choice)
 
 
-NAMED: dict[str, Callable[[DraftRequest], DraftPlan]] = {"suffix": _plan_suffix, LOW_BIT: _plan_low_bit}
+NAMED: dict[str, Callable[[DraftRequest], DraftPlan]] = {
+    "suffix": _plan_suffix,
+    LOW_BIT: _plan_low_bit,
+    LAYERS: _plan_layers,
+}
 """How drafters that have a name are planned; whatever has none of these is a model."""
 
 
@@ -139,14 +166,16 @@ def plan_draft(
     parts = split_draft(spec)
     if "" in parts or "none" in parts or len(set(parts)) < len(parts):
         raise UsageError(
-            f"The draft {spec!r} must be none, or different drafters joined by plus signs: suffix, lowbit, or a model."
+            f"The draft {spec!r} must be none, or different drafters joined by plus signs: "
+            f"{', '.join(NAMED)}, or a model."
         )
     several = len([part for part in parts if planner_of(part) is None]) > 1
     plans = []
     for part in parts:
         named, (_, _, argument) = planner_of(part), part.partition(":")
         if named is not None:
-            plans.append(named(DraftRequest(argument, target, options, progress)))
+            planned = named(DraftRequest(argument, target, options, progress))
+            plans += [planned, *planned.more]
         else:
             plans.append(_plan_model(part, target, options, several))
     return plans

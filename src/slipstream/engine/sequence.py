@@ -4,6 +4,7 @@ from collections.abc import Sequence as Tokens
 from itertools import count
 
 from slipstream.core.pool import Slot
+from slipstream.core.protocols import Session
 from slipstream.core.sampling import Sampler
 from slipstream.core.stats import Statistics
 from slipstream.core.verify import Verdict
@@ -53,6 +54,11 @@ class Sequence:
         """The sequence's session with the target."""
         assert self.slot is not None, "a sequence is placed before it is decoded"
         return self.slot
+
+    @property
+    def session(self) -> Session | None:
+        """The target's session, None before there is one."""
+        return None if self.slot is None else self.slot.session
 
     @property
     def lacking(self) -> list[int]:

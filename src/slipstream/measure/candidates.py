@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slipstream.engine.loading import planner_of
+from slipstream.engine.loading import NAMED, planner_of
 from slipstream.errors import ModelFileError, SlipstreamError, UsageError, VocabularyMismatchError
 from slipstream.models import FoundModel, GgufHeader, Vocabulary, compare, list_models, read_model_header, resolve
 from slipstream.models.families import Suggestion, family_of, parameters, small_siblings
@@ -54,7 +54,7 @@ class Candidates:
 
 
 def named_candidates(specs: Iterable[str], target: GgufHeader) -> Candidates:
-    """What the user asked for: "suffix", "lowbit", files, names, or several joined by plus signs. UsageError: "none".
+    """What the user asked for: named drafters, files, models, or several joined by plus signs. UsageError: "none".
 
     One that does not exist or does not fit is left out with its reason; the others are measured.
     """
@@ -62,7 +62,7 @@ def named_candidates(specs: Iterable[str], target: GgufHeader) -> Candidates:
     for spec in dict.fromkeys(spec.strip() for spec in specs):
         if spec in ("", "none", "off"):
             raise UsageError(
-                "--candidates must be suffix, lowbit, a model or suffix+MODEL; "
+                f"--candidates must be {', '.join(NAMED)}, a model or suffix+MODEL; "
                 "plain decoding is always measured beside them."
             )
         try:

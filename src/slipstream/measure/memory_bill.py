@@ -79,7 +79,8 @@ def memory_bill(draft_models: Sequence[Model], target_token_bytes: float | None)
     parts = [_parts(model) or {"weights": model.memory()} for model in draft_models]
     weights, cache, buffers = (sum(one.get(name, 0) for one in parts) for name in ("weights", "kv_cache", "buffers"))
     held = round((weights + cache) / target_token_bytes) if target_token_bytes else None
-    context = max((model.context_length for model in draft_models), default=0)
+    own = [model.context_length for model, one in zip(draft_models, parts, strict=True) if any(one.values())]
+    context = max(own, default=0)  # layers of the target draft on the target's own cache
     return MemoryBill(weights, cache, buffers, context, held if draft_models else 0)
 
 

@@ -5,27 +5,23 @@ that is largest without its sign gives the scale. The output's matrix keeps eigh
 are close, and is a small part of the work.
 """
 
-import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from math import prod
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import UnsupportedModelError
 from slipstream.models.gguf import GgufHeader, TensorInfo
-from slipstream.models.gguf_types import FILE_TYPES, TENSOR_TYPES
+from slipstream.models.gguf_copy import Entry, head, pad
+from slipstream.models.gguf_types import FILE_TYPES
 
 BLOCK = 32
 CHUNK = 1 << 21
 """Numbers that are converted at once; a multiple of `BLOCK`."""
-ALIGNMENT = 32
 SMALLEST = 1e-30
-_NUMBERS = {tensor_type.name: number for number, tensor_type in TENSOR_TYPES.items()}
 _FILE_TYPE = next(number for number, name in FILE_TYPES.items() if name == "Q4_0")
 
 Numbers = NDArray[np.float32]
@@ -48,15 +44,15 @@ def write_low_bit(header: GgufHeader, destination: Path, progress: Callable[[flo
     kinds = [_kind(tensor, output_name) for tensor in header.tensors]
     done, whole = 0, max(header.tensor_bytes, 1)
     with destination.open("wb") as output, ThreadPoolExecutor(threads) as pool:
-        output.write(_head(header, kinds))
+        output.write(head(header, _entries(header.tensors, kinds), {"general.file_type": _FILE_TYPE}))
         for tensor, kind in zip(header.tensors, kinds, strict=True):
             source = files[tensor.part][tensor.offset : tensor.offset + tensor.nbytes]
-            _pad(output)
+            pad(output)
             for written in _in_order(pool, _converter(tensor, kind), _chunks(source, tensor), 2 * threads):
                 output.write(written)
             done += tensor.nbytes
             progress(done / whole)
-        _pad(output)
+        pad(output)
 
 
 def _in_order(
@@ -84,42 +80,9 @@ def _kind(tensor: TensorInfo, output_name: str) -> str:
     return "Q8_0" if tensor.name == output_name else "Q4_0"
 
 
-def _head(header: GgufHeader, kinds: Sequence[str]) -> bytes:
-    """Everything before the first tensor: the source's metadata, and where tensors are."""
-    with header.path.open("rb") as file:
-        metadata = bytearray(file.read(header.metadata_end))
-    struct.pack_into("<Q", metadata, 8, len(header.tensors))
-    _restate(metadata, "general.file_type", _FILE_TYPE)
-    _restate(metadata, "split.count", 0)
-    _restate(metadata, "general.alignment", ALIGNMENT)
-    offset, table = 0, bytearray()
-    for tensor, kind in zip(header.tensors, kinds, strict=True):
-        name, shape = tensor.name.encode(), tensor.shape
-        table += struct.pack("<Q", len(name)) + name + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
-        table += struct.pack("<IQ", _NUMBERS[kind], offset)
-        block = TENSOR_TYPES[_NUMBERS[kind]]
-        offset += _aligned(prod(shape) // block.block_size * block.block_bytes)
-    head = metadata + table
-    return bytes(head + bytes(_aligned(len(head)) - len(head)))
-
-
-def _restate(metadata: bytearray, key: str, value: int) -> None:
-    """Put another whole number in a key's place; nothing is done where it is not stated as one."""
-    name = struct.pack("<Q", len(key)) + key.encode()
-    at = metadata.find(name) + len(name)
-    if at < len(name):
-        return
-    layout = {2: "<H", 3: "<h", 4: "<I", 5: "<i"}.get(struct.unpack_from("<I", metadata, at)[0])
-    if layout is not None:
-        struct.pack_into(layout, metadata, at + 4, value)
-
-
-def _aligned(position: int) -> int:
-    return -(-position // ALIGNMENT) * ALIGNMENT
-
-
-def _pad(output: BinaryIO) -> None:
-    output.write(bytes(_aligned(output.tell()) - output.tell()))
+def _entries(tensors: Iterable[TensorInfo], kinds: Iterable[str]) -> Iterator[Entry]:
+    for tensor, kind in zip(tensors, kinds, strict=True):
+        yield Entry(tensor.name, tensor.shape, kind)
 
 
 def _chunks(source: NDArray[np.uint8], tensor: TensorInfo) -> Iterator[NDArray[np.uint8]]:
