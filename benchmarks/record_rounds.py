@@ -37,6 +37,7 @@ class Text:
     id = 1
     draft_limit = LEVELS * CANDIDATES
     prediction = ()
+    scope = ""
 
     def __init__(self, tokens: list[int], sampler: Sampler) -> None:
         self.tokens = tokens

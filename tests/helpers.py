@@ -24,12 +24,14 @@ class View:
         draft_limit: int = 64,
         constraint: Constraint | None = None,
         prediction: Sequence[int] = (),
+        scope: str = "",
     ) -> None:
         self.id = next(_ids)
         self.tokens = tokens
         self.sampler = Sampler(params, vocabulary_size, tokens, constraint=constraint)
         self.draft_limit = draft_limit
         self.prediction = prediction
+        self.scope = scope
 
 
 def accept_first(draft: Draft, accepted: int) -> Verdict:

@@ -11,6 +11,7 @@ from slipstream.cli import terminal
 from slipstream.cli.advise import advise
 from slipstream.cli.bench import bench
 from slipstream.cli.chat import chat
+from slipstream.cli.corpus import corpus
 from slipstream.cli.interrupt import EXIT_CODE, interrupts
 from slipstream.cli.models import models
 from slipstream.cli.pull import pull
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 for command in (run, chat, serve, pull, models, bench, report, advise, verify):
     app.command()(command)
+app.add_typer(corpus)
 
 
 def _show_version(wanted: bool) -> None:

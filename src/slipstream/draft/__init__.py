@@ -5,6 +5,7 @@ from slipstream.draft.base import BaseDrafter, TextDrafter
 from slipstream.draft.draft_model import ModelDrafter
 from slipstream.draft.forced import ForcedDrafter
 from slipstream.draft.prediction import PredictionDrafter
+from slipstream.draft.recycling import RecyclingDrafter
 from slipstream.draft.suffix import SuffixDrafter
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Growth",
     "ModelDrafter",
     "PredictionDrafter",
+    "RecyclingDrafter",
     "SuffixDrafter",
     "TextDrafter",
 ]

@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Drafter, Model
-from slipstream.draft import ModelDrafter, SuffixDrafter
+from slipstream.corpus import Corpus, vocabulary_name
+from slipstream.draft import ModelDrafter, RecyclingDrafter, SuffixDrafter
 from slipstream.engine.low_bit import low_bit_copy
 from slipstream.errors import UsageError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
@@ -33,6 +34,7 @@ class ModelOptions:
     threads:          None takes the physical cores this process may use
     gpu_layers:       "auto" (all if there is a GPU), "all" or a number, for target and draft model separately
     flash_attention:  "auto", "on" or "off"
+    corpus:           folder of texts that suffix lookup drafts from, and adds to; None for none (docs/corpus.md)
     kv_type:          "f16", "bf16", "f32", "q8_0" or "q4_0": type of the KV cache
 
     GPU layers, flash attention that is off, and KV caches other than f16 are llama.cpp's.
@@ -47,6 +49,7 @@ class ModelOptions:
     draft_gpu_layers: GpuLayers = "auto"
     flash_attention: Literal["auto", "on", "off"] = "auto"
     kv_type: str = "f16"
+    corpus: Path | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for runtimes that do not exist."""
@@ -108,7 +111,28 @@ class DraftRequest(NamedTuple):
 def _plan_suffix(request: DraftRequest) -> DraftPlan:
     if request.argument:
         raise UsageError(f"suffix takes nothing after a colon, and suffix:{request.argument} has something.")
-    return DraftPlan("suffix", lambda target, progress: SuffixDrafter())
+    return DraftPlan("suffix", partial(_load_suffix, _corpus_folder(request)))
+
+
+def _load_suffix(corpus: Path | None, target: Model, progress: LoadProgress | None) -> Drafter:
+    size = target.vocabulary.size
+    return SuffixDrafter(None if corpus is None else Corpus(corpus, size), RecyclingDrafter(size))
+
+
+def _corpus_folder(request: DraftRequest) -> Path | None:
+    """Of the target's vocabulary, in the corpus that the options name."""
+    corpus = request.options.corpus
+    if corpus is None:
+        return None
+    if corpus.exists() and not corpus.is_dir():
+        raise UsageError(f"The corpus {corpus} is a file; name a folder, or off.")
+    return corpus / vocabulary_name(Vocabulary.from_header(request.target))
+
+
+def _plan_recycling(request: DraftRequest) -> DraftPlan:
+    if request.argument:
+        raise UsageError(f"recycling takes nothing after a colon, and recycling:{request.argument} has something.")
+    return DraftPlan("recycling", lambda target, progress: RecyclingDrafter(target.vocabulary.size))
 
 
 def _plan_low_bit(request: DraftRequest) -> DraftPlan:
@@ -123,7 +147,11 @@ def _plan_copy(copy: GgufHeader, options: ModelOptions) -> DraftPlan:
     return DraftPlan(LOW_BIT, partial(_load_model_drafter, LOW_BIT, copy, choice, shared, options), copy, choice)
 
 
-NAMED: dict[str, Callable[[DraftRequest], DraftPlan]] = {"suffix": _plan_suffix, LOW_BIT: _plan_low_bit}
+NAMED: dict[str, Callable[[DraftRequest], DraftPlan]] = {
+    "suffix": _plan_suffix,
+    "recycling": _plan_recycling,
+    LOW_BIT: _plan_low_bit,
+}
 """How drafters that have a name are planned; whatever has none of these is a model."""
 
 
@@ -139,7 +167,8 @@ def plan_draft(
     parts = split_draft(spec)
     if "" in parts or "none" in parts or len(set(parts)) < len(parts):
         raise UsageError(
-            f"The draft {spec!r} must be none, or different drafters joined by plus signs: suffix, lowbit, or a model."
+            f"The draft {spec!r} must be none, or different drafters joined by plus signs: suffix, recycling, lowbit, "
+            "or a model."
         )
     several = len([part for part in parts if planner_of(part) is None]) > 1
     plans = []

@@ -252,6 +252,7 @@ class View:
         self.sampler = sampler
         self.draft_limit = PAIR * SIBLINGS
         self.prediction: Tokens = ()
+        self.scope = ""
 
 
 def drafted_by(drafter: Drafter, context: Tokens) -> Propose:
