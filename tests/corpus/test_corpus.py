@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.corpus import LOCAL, Corpus, Ring
+from slipstream.corpus import LOCAL, Corpus, Record, Ring, scope_key
 from slipstream.corpus import corpus as module
 from slipstream.corpus.index import Match
+from tests.helpers import resident
 
 TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 
@@ -126,21 +127,15 @@ def test_closing_ends_the_thread_and_twice_is_harmless(corpus: Corpus) -> None:
 def test_the_bill_is_what_the_process_grows_by(tmp_path: Path) -> None:
     ring = Ring(tmp_path / "c")
     chance = np.random.default_rng(3)
-    from slipstream.corpus import Record, scope_key
-
     ring.append([Record(scope_key(LOCAL), chance.integers(0, 49000, 65536).astype(np.uint32)) for _ in range(128)])
     corpus = Corpus(tmp_path / "c", 49152)
+    expected = corpus.memory()
     gc.collect()
     before = resident()
     corpus.index(LOCAL)
     corpus.flush()
     gc.collect()
     grown = resident() - before
-    assert abs(grown - corpus.memory()) < 0.1 * grown
+    assert corpus.memory() == pytest.approx(grown, rel=0.1)
+    assert expected == pytest.approx(grown, rel=0.1), "the bill is right before the first text"
     corpus.close()
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096

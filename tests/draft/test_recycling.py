@@ -13,7 +13,7 @@ from slipstream.draft.recycling import MOST_READ, MOST_SCOPES, SUCCESSORS, Recyc
 from slipstream.engine import Engine
 from slipstream.policy import FixedLength
 from tests.fakes import FakeModel, FakeRows, SmallVocabulary
-from tests.helpers import View
+from tests.helpers import View, resident
 
 VOCABULARY = 16
 
@@ -111,16 +111,22 @@ def test_scopes_do_not_learn_from_each_other(drafter: RecyclingDrafter) -> None:
 
 
 def test_memory_is_what_the_arrays_take_and_bounded(drafter: RecyclingDrafter) -> None:
-    assert drafter.memory() == 0
+    assert drafter.memory() == VOCABULARY * SUCCESSORS * (4 + 2), "the bill is right before the first text"
     for number in range(MOST_SCOPES + 3):
         begun(drafter, 1, scope=str(number))
     assert drafter.memory() == MOST_SCOPES * VOCABULARY * SUCCESSORS * (4 + 2)
 
 
+def test_the_bill_is_what_the_process_grows_by() -> None:
+    before = resident()
+    drafter = RecyclingDrafter(1 << 20)
+    assert resident() - before == pytest.approx(drafter.memory(), rel=0.1)
+
+
 def test_with_a_temperature_the_target_s_noise_ranks(drafter: RecyclingDrafter) -> None:
     first, top = set(), [5, 6, 7, 8, 9, 10]
     for seed in range(60):
-        view = begun(drafter, 1, params=SamplingParams(temperature=1.5, seed=seed))
+        view = begun(drafter, 1, params=SamplingParams(temperature=1.5, top_p=1.0, seed=seed))
         learn(drafter, view, top)
         view.tokens[:] = [1]
         row = rows(top).logits(0)

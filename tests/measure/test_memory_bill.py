@@ -78,3 +78,9 @@ def test_no_model_costs_nothing() -> None:
     bill = memory_bill([], 100)
     assert bill.total == 0
     assert bill.as_dict()["target_context_tokens"] == 0
+
+
+def test_tables_are_in_the_bill() -> None:
+    bill = memory_bill([], 100, tables=5000)
+    assert (bill.total, bill.target_context) == (5000, 50)
+    assert bill.as_dict()["tables_bytes"] == 5000

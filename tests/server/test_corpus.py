@@ -1,6 +1,7 @@
 """What one user says must not come up in another's drafts."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from tests.fakes import FakeModel
 from tests.server.serving import TEMPLATE, LetterVocabulary, serving
 
 ADA, BOB = "key-of-ada", "key-of-bob"
-SECRET = "the-password-of-the-safe-is-xyzzy-4711"
+QUESTION = "the password of the safe is "
+SECRET = "xyzzy4711"
 
 
 class Listening(SuffixDrafter):
@@ -57,37 +59,34 @@ def asker(url: str, key: str | None) -> Callable[..., dict[str, Any]]:
     return ask
 
 
-def drafted_text(drafter: Listening, scope: str | None = None) -> list[str]:
-    """What was proposed, as it would read, if it were in a prompt."""
-    return [bytes(min(token, 255) for token in tokens).decode("latin-1") for _, tokens in drafter.proposed]
-
-
 def quotes(drafter: Listening) -> bool:
-    return any(text and text in SECRET and len(text) > 1 for text in drafted_text(drafter))
+    """Whether a draft had two letters of the secret in a row."""
+    pairs = set(pairwise(SECRET.encode()))
+    return any(pair in pairs for _, tokens in drafter.proposed for pair in pairwise(tokens))
 
 
 def test_no_user_s_prompt_is_drafted_into_another_s_text(listening: Listening) -> None:
     with serving(engine_of(listening), doors=Doors(api_key=(ADA, BOB))) as served:
         ada, bob = asker(served.url, ADA), asker(served.url, BOB)
-        ada(f"remember: {SECRET}")
+        ada(f"remember: {QUESTION}{SECRET}")
         listening.corpus.flush()
         listening.proposed.clear()
-        bob("remember: the-p")
-        bob("what is the-password-of-the-safe-is-")
+        bob(QUESTION)
+        bob(f"remember: {QUESTION}{SECRET[0]}")
         assert listening.proposed
         assert not quotes(listening)
         listening.proposed.clear()
-        ada("remember: the-p")
+        ada(QUESTION)
         assert quotes(listening), "her own words are hers to be drafted from"
 
 
 def test_a_shared_corpus_is_shared(listening: Listening) -> None:
     doors = Doors(api_key=(ADA, BOB))
     with serving(engine_of(listening), doors=doors, shared=True) as served:
-        asker(served.url, ADA)(f"remember: {SECRET}")
+        asker(served.url, ADA)(f"remember: {QUESTION}{SECRET}")
         listening.corpus.flush()
         listening.proposed.clear()
-        asker(served.url, BOB)("remember: the-p")
+        asker(served.url, BOB)(QUESTION)
         assert quotes(listening)
 
 
@@ -100,10 +99,10 @@ def test_the_text_is_the_same_with_any_corpus(listening: Listening) -> None:
 
 def test_without_keys_there_is_one_user(listening: Listening) -> None:
     with serving(engine_of(listening)) as served:
-        asker(served.url, None)(f"remember: {SECRET}")
+        asker(served.url, None)(f"remember: {QUESTION}{SECRET}")
         listening.corpus.flush()
         listening.proposed.clear()
-        asker(served.url, "whatever")("remember: the-p")
+        asker(served.url, "whatever")(QUESTION)
         assert quotes(listening)
         assert {scope for scope, _ in listening.proposed} == {""}
 

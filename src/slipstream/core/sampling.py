@@ -114,10 +114,13 @@ class Sampler:
     def rank(self, ids: NDArray[np.integer[Any]], logits: NDArray[np.floating[Any]], position: int) -> Ranking:
         """Candidates by log q + G, best first, for a drafter that knows the logits of no others.
 
-        ids, logits: [n], likeliest first. Bias, penalties and constraints do not count. At temperature 0 as they are.
+        ids, logits: [n], likeliest first. Of filters only min-p counts, bias, penalties and constraints do not.
         """
         if self.params.temperature == 0:
             return ids.astype(np.int64), logits
+        if self.params.min_p > 0:
+            likely = logits >= min_p_floor(float(logits[0]), self.params)
+            ids, logits = ids[likely], logits[likely]
         wide = ids.astype(np.int64)
         scores = _scores(wide, logits, self.params.temperature, self._noise.at(position))
         order = np.argsort(-scores)

@@ -13,7 +13,7 @@ from threading import Event, Lock, Thread
 import numpy as np
 
 from slipstream.corpus.index import CHUNK, LONG, CorpusIndex
-from slipstream.corpus.ring import MOST_TOKENS, News, Record, Ring, Tokens, scope_key
+from slipstream.corpus.ring import MOST_TOKENS, TOKEN_BYTES, News, Record, Ring, Tokens, scope_key
 from slipstream.errors import SlipstreamError
 
 LOCAL = ""
@@ -75,8 +75,11 @@ class Corpus:
             done.wait()
 
     def memory(self) -> int:
-        """Bytes of all indices."""
-        return sum([index.memory() for _, index in self._in_memory()])
+        """Bytes of all indices; before the first text, what one of everything on disk would take."""
+        indices = [index for _, index in self._in_memory()]
+        if not indices:
+            return CorpusIndex(self._size, self._most).memory(self._ring.size() // TOKEN_BYTES)
+        return sum([index.memory() for index in indices])
 
     def close(self) -> None:
         """Write what waits to be written, and end the thread; closing twice is harmless."""

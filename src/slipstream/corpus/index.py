@@ -83,10 +83,10 @@ class CorpusIndex:
         """Tokens, separators included."""
         return self._arrays.count
 
-    def memory(self) -> int:
-        """Bytes in use."""
-        arrays = self._arrays
-        return arrays.count * (self._width + 4) + arrays.short.nbytes + arrays.long.nbytes
+    def memory(self, expected: int = 0) -> int:
+        """Bytes in use, or of an index of so many tokens, if that is more."""
+        count = max(self._arrays.count, expected)
+        return count * (self._width + 4) + 2 * 4 * max(len(self._arrays.short), self._capacity_for(expected) // 2)
 
     def add(self, texts: Sequence[Ids]) -> None:
         """Enter texts; those with ids that the vocabulary does not have are left out."""
@@ -167,9 +167,11 @@ class CorpusIndex:
             self._enter(arrays, added[start : start + CHUNK])
         self._arrays = arrays
 
+    def _capacity_for(self, tokens: int) -> int:
+        return max(1 << (min(tokens + MAX_MATCH, self._most) - 1).bit_length(), SMALLEST)
+
     def _arrays_for(self, tokens: int) -> _Arrays:
-        capacity = 1 << (min(tokens + MAX_MATCH, self._most) - 1).bit_length()
-        return _Arrays(max(capacity, SMALLEST), self._kind)
+        return _Arrays(self._capacity_for(tokens), self._kind)
 
     def _enter(self, arrays: _Arrays, added: NDArray[np.unsignedinteger[Any]]) -> None:
         start = arrays.count

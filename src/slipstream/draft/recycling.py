@@ -80,7 +80,8 @@ class RecyclingDrafter(BaseDrafter):
 
     def __init__(self, vocabulary_size: int) -> None:
         self._size = vocabulary_size
-        self._memories: OrderedDict[str, Successors] = OrderedDict()
+        # whoever uses this machine is served first, and then a bill is right before the first text
+        self._memories: OrderedDict[str, Successors] = OrderedDict({"": Successors(vocabulary_size)})
         self._of: dict[int, Successors] = {}
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
@@ -154,7 +155,7 @@ class RecyclingDrafter(BaseDrafter):
         else:
             ranked, values = sampler.rank(ids[:known], -behind, position)
             tokens, scores = ranked.tolist(), values.tolist()
-        lead = scores[0] - scores[1] if known > 1 else 0.0
+        lead = scores[0] - scores[1] if len(scores) > 1 else 16.0 if known > 1 else 0.0
         margins = [lead, *(scores[0] - score for score in scores[1:])]
         return tokens[:count], margins[:count]
 
