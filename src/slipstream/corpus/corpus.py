@@ -58,7 +58,9 @@ class Corpus:
             if index is None:
                 index = self._indices[scope] = CorpusIndex(self._size, self._most)
             self._indices.move_to_end(scope)
-        self._do((lambda: self._learn(self._ring.news())) if known else (lambda: self._load(scope, index)))
+        self._do(
+            (lambda: self._learn(self._ring.news(self._wanted()))) if known else (lambda: self._load(scope, index))
+        )
         return index
 
     def add(self, scope: str, tokens: Sequence[int]) -> None:
@@ -117,7 +119,7 @@ class Corpus:
         self._complained = True
 
     def _load(self, scope: str, index: CorpusIndex) -> None:
-        self._learn(self._ring.news())
+        self._learn(self._ring.news(self._wanted()))
         lengths: list[int] = []
         self._ring.visit(lambda one: lengths.append(len(one.tokens) + 1), scope_key(scope))
         index.reserve(sum(lengths))
@@ -149,7 +151,7 @@ class Corpus:
         index = self._indices.get(scope)
         if index is not None and scope in self._loaded:
             index.add([new])
-        self._learn(self._ring.append([Record(scope_key(scope), new)]))
+        self._learn(self._ring.append([Record(scope_key(scope), new)], self._wanted()))
 
     def _shrink(self) -> None:
         """Give up indices until the rest is within the bounds."""
@@ -160,6 +162,9 @@ class Corpus:
                 scope, _ = self._indices.popitem(last=False)
                 self._recent.pop(scope, None)
                 self._loaded.discard(scope)
+
+    def _wanted(self) -> set[bytes]:
+        return {scope_key(scope) for scope in self._loaded}
 
     def _in_memory(self) -> list[tuple[str, CorpusIndex]]:
         with self._lock:

@@ -11,7 +11,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -81,18 +81,21 @@ class Ring:
         self._read_to: dict[str, int] = {}
         self._cleared = self._clearing()
 
-    def news(self) -> News:
-        """What was appended since the last call, by anybody; at first all that there is."""
+    def news(self, wanted: Container[bytes] | None = None) -> News:
+        """What was appended since the last call, by anybody; at first all that there is.
+
+        wanted: scopes whose records are of interest; None is all
+        """
         if not self.folder.is_dir():
             return News(False, [])
         with self._locked():
-            return self._news()
+            return self._news(wanted)
 
-    def append(self, records: Iterable[Record]) -> News:
-        """Write records; returns what others have written since the last look, without these."""
+    def append(self, records: Iterable[Record], wanted: Container[bytes] | None = None) -> News:
+        """Write records; returns what others have written since the last look, without these, as `news` does."""
         self._make_folder()
         with self._locked():
-            news = self._news()
+            news = self._news(wanted)
             for record in records:
                 for part in self.parts(record.tokens):
                     self._write(record.scope, part)
@@ -122,7 +125,11 @@ class Ring:
 
     def size(self) -> int:
         """Bytes of all segments."""
-        return sum(path.stat().st_size for path in self._segments()) if self.folder.is_dir() else 0
+        found = 0
+        for path in self._segments():
+            with suppress(FileNotFoundError):  # given up by another process this moment
+                found += path.stat().st_size
+        return found
 
     def clear(self) -> int:
         """Delete everything, damaged files too; returns how many bytes that were."""
@@ -135,7 +142,7 @@ class Ring:
             freed = sum(path.stat().st_size for path in paths)
             for path in paths:
                 path.unlink()
-            self._news()
+            self._news(())
         return freed
 
     # --- under the lock
@@ -149,15 +156,20 @@ class Ring:
             with exclusive(lock, lambda: None):
                 yield
 
-    def _news(self) -> News:
+    def _news(self, wanted: Container[bytes] | None) -> News:
         clearing = self._clearing()
         cleared, self._cleared = clearing != self._cleared, clearing
         if cleared:
             self._read_to = {}
         records: list[Record] = []
-        ends = {
-            path.name: self._scan(path, self._read_to.get(path.name, 0), records.append) for path in self._segments()
-        }
+        ends: dict[str, int | None] = {}
+
+        def take(record: Record) -> None:
+            if wanted is None or record.scope in wanted:
+                records.append(record)
+
+        for path in self._segments():
+            ends[path.name] = self._scan(path, self._read_to.get(path.name, 0), take)
         self._read_to = {name: end for name, end in ends.items() if end is not None}
         return News(cleared, records)
 
