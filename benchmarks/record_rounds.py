@@ -38,6 +38,7 @@ class Text:
     draft_limit = LEVELS * CANDIDATES
     session = None
     prediction = ()
+    scope = ""
 
     def __init__(self, tokens: list[int], sampler: Sampler) -> None:
         self.tokens = tokens

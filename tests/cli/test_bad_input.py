@@ -171,7 +171,7 @@ def test_any_models_can_be_combined(cli: Cli, tiny: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["", " "])
 def test_an_empty_drafter_says_what_there_is(cli: Cli, tiny: Path, spec: str) -> None:
-    assert_sentence(cli("run", "-m", tiny, "hi", "-d", spec), 2, "none, suffix, lowbit, layers, a model, or")
+    assert_sentence(cli("run", "-m", tiny, "hi", "-d", spec), 2, "none, suffix, recycling, lowbit, layers, a model, or")
 
 
 @pytest.mark.parametrize("spec", ["suffix+q8", "suffix+no", "suffix+x"])

@@ -99,3 +99,9 @@ def test_the_bill_of_layers_is_what_memory_grew_by(
     assert bill.total == grown
     assert (bill.total > 0) == (runtime == "llamacpp")
     assert bill.context == (512 if runtime == "llamacpp" else 0)
+
+
+def test_tables_are_in_the_bill() -> None:
+    bill = memory_bill([], 100, tables=5000)
+    assert (bill.total, bill.target_context) == (5000, 50)
+    assert bill.as_dict()["tables_bytes"] == 5000

@@ -104,6 +104,7 @@ def serving(
     queue: int = 16,
     doors: Doors | None = None,
     limits: Limits | None = None,
+    shared: bool = False,
 ) -> Iterator[Served]:
     """Serve until the end of the block; everything must be given back then."""
     engine = engine or fake_engine(parallel)
@@ -111,7 +112,7 @@ def serving(
     address = Address("127.0.0.1", 0)
     metrics, listener = Metrics(), address.bind()
     address.listen(listener)
-    service = new_service(engine, metrics, limits, parallel=parallel, queue=queue)
+    service = new_service(engine, metrics, limits, parallel=parallel, queue=queue, shared=shared)
     server = new_server(create_app(service, metrics, doors), 5)
     thread = threading.Thread(target=server.run, args=([listener],), name="server")
     thread.start()

@@ -25,7 +25,7 @@ LEAST_MINUTES, MOST_MINUTES = 0.05, 24 * 60.0
 DEFAULT_MAX_TOKENS = 96
 """Of an answer: enough for a drafter to show what it can do."""
 
-WITHOUT = ("draft", "speculation", "explain", "show_accepted", "system", "think", "stop")
+WITHOUT = ("draft", "corpus", "speculation", "explain", "show_accepted", "system", "think", "stop")
 """Options of `run` that mean nothing here."""
 
 

@@ -11,6 +11,7 @@ from slipstream.cli import terminal
 from slipstream.cli.advise import advise
 from slipstream.cli.bench import bench
 from slipstream.cli.chat import chat
+from slipstream.cli.corpus import corpus
 from slipstream.cli.interrupt import EXIT_CODE, interrupts
 from slipstream.cli.layers import layers
 from slipstream.cli.models import models
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 for command in (run, chat, serve, pull, models, bench, report, advise, layers, verify):
     app.command()(command)
+app.add_typer(corpus)
 
 
 def _show_version(wanted: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from slipstream.cli.settings import DRAFT_LENGTH
+from slipstream.cli.settings import CORPUS_VARIABLE, DRAFT_LENGTH
 from slipstream.errors import RuntimeUnavailableError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -107,6 +107,23 @@ def serve(
             envvar="SLIPSTREAM_NUM_DRAFT_TOKENS",
         ),
     ] = None,
+    corpus: Annotated[
+        str,
+        _option(
+            SPECULATION,
+            "Texts that suffix drafts from, and adds to: a folder, on for the one in Slipstream's cache, or off.",
+            envvar=CORPUS_VARIABLE,
+            metavar="PATH|off",
+        ),
+    ] = "on",
+    corpus_scope: Annotated[
+        Literal["user", "shared"],
+        _option(
+            SPECULATION,
+            "Whose texts are drafted from: those of the same user, by API key, or all.",
+            envvar="SLIPSTREAM_CORPUS_SCOPE",
+        ),
+    ] = "user",
     host: Annotated[
         str,
         _option(
@@ -124,7 +141,14 @@ def serve(
             envvar=KEY,
         ),
     ] = None,
-    api_key_file: Annotated[Path | None, _option(NETWORK, "A file that holds the key.", envvar=KEY_FILE)] = None,
+    api_key_file: Annotated[
+        Path | None,
+        _option(
+            NETWORK,
+            "A file that holds the key, or several, each on a line of its own and for one user.",
+            envvar=KEY_FILE,
+        ),
+    ] = None,
     cors_origin: Annotated[
         list[str] | None,
         _option(
@@ -186,7 +210,7 @@ def serve(
     from slipstream.server.log import start_log
     from slipstream.server.service import Limits
 
-    key = _key(api_key, api_key_file, context)
+    keys = _keys(api_key, api_key_file, context)
     names = _names(host, allowed_host or ())
     origins = _origins(cors_origin or ())
     for option, seconds in (("--timeout", timeout), ("--shutdown-timeout", shutdown_timeout)):
@@ -196,12 +220,13 @@ def serve(
     notice, announce = (logged, logged) if log_format == "json" else (terminal.say, say)
     with Address(host, port).bind() as listener:
         run_server(
-            _load(model, ctx, runtime, threads, draft, speculation, num_draft_tokens, parallel, notice),
+            _load(model, ctx, runtime, threads, draft, speculation, num_draft_tokens, corpus, parallel, notice),
             listener,
-            Doors(key, origins, names),
+            Doors(keys, origins, names),
             Limits(max_body, timeout or None, shutdown_timeout),
             parallel=parallel,
             queue=max_queue,
+            shared=corpus_scope == "shared",
             announce=announce,
         )
 
@@ -236,8 +261,11 @@ def _source(context: typer.Context, option: str) -> int:
     return places.index(source.name) if source and source.name in places else len(places)
 
 
-def _key(given: str | None, file: Path | None, context: typer.Context) -> str | None:
-    """The API key, from where it was said most directly; raises UsageError for an empty one, or two in one place."""
+def _keys(given: str | None, file: Path | None, context: typer.Context) -> tuple[str, ...] | None:
+    """The API keys, from where they were said most directly; raises UsageError for an empty one, or two places in one.
+
+    None for a server without keys.
+    """
     direct, from_file = _source(context, "api_key"), _source(context, "api_key_file")
     _refuse_blank(min(direct, from_file))
     if given is not None and file is not None:
@@ -249,10 +277,13 @@ def _key(given: str | None, file: Path | None, context: typer.Context) -> str | 
             given = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise StorageError(f"The key in {file} cannot be read: {getattr(error, 'strerror', error)}.") from None
-    given = None if given is None else given.strip(" \t")
-    if given is not None and (not given or not given.isprintable()):
+    if given is None:
+        return None
+    keys = [key.strip(" \t\r") for key in (given.split("\n") if file is not None else [given])]
+    keys = [key for key in keys if key or len(keys) == 1]
+    if not all(key and key.isprintable() for key in keys):
         raise UsageError("The API key is empty or has unprintable characters; choose another one.")
-    return given
+    return tuple(dict.fromkeys(keys))
 
 
 def _refuse_blank(place: int) -> None:
@@ -267,14 +298,14 @@ def _refuse_blank(place: int) -> None:
 
 def _load(
     model: str, ctx: int | None, runtime: Any, threads: int | None, draft: str | None, speculation: Any,
-    length: int | None, parallel: int, say: Callable[[str], None],
+    length: int | None, corpus: str, parallel: int, say: Callable[[str], None],
 ) -> "Engine":  # fmt: skip
     from slipstream.cli import answer
     from slipstream.cli.settings import Settings
 
     settings = Settings(
         model=model, ctx=ctx, runtime=runtime, threads=threads, draft=draft, speculation=speculation,
-        num_draft_tokens=length,
+        num_draft_tokens=length, corpus=corpus,
     )  # fmt: skip
     engine = answer.load(settings, max_sequences=parallel, say=say)
     engine.expect_drafts()

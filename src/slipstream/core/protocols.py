@@ -210,6 +210,10 @@ class SequenceView(Protocol):
         """Most draft tokens that can be of use this round."""
 
     @property
+    def scope(self) -> str:
+        """Whose text it is: what is learned from texts of one scope must not be proposed to another."""
+
+    @property
     def prediction(self) -> Sequence[int]:
         """Ids of the text that the user expects to come out, with changes; empty where none was given."""
 

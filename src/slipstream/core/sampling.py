@@ -9,7 +9,7 @@ the seed: computing the row earlier, beside drafts, changes nothing.
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,21 @@ class Sampler:
         behind = (scores[0] - scores[:count]).tolist()
         behind[0] = float(scores[0] - scores[1]) if len(scores) > 1 else math.inf
         return Proposal(ids[:count].tolist(), behind)
+
+    def rank(self, ids: NDArray[np.integer[Any]], logits: NDArray[np.floating[Any]], position: int) -> Ranking:
+        """Candidates by log q + G, best first, for a drafter that knows the logits of no others.
+
+        ids, logits: [n], likeliest first. Of filters only min-p counts, bias, penalties and constraints do not.
+        """
+        if self.params.temperature == 0:
+            return ids.astype(np.int64), logits
+        if self.params.min_p > 0:
+            likely = logits >= min_p_floor(float(logits[0]), self.params)
+            ids, logits = ids[likely], logits[likely]
+        wide = ids.astype(np.int64)
+        scores = _scores(wide, logits, self.params.temperature, self._noise.at(position))
+        order = np.argsort(-scores)
+        return wide[order], scores[order]
 
     def _processed_after(self, row: Logits, prefix: Sequence[int]) -> Logits:
         """As if the tokens of a draft's prefix had been committed; all -inf where the constraint forbids them."""

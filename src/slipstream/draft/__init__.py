@@ -6,6 +6,7 @@ from slipstream.draft.draft_model import ModelDrafter
 from slipstream.draft.forced import ForcedDrafter
 from slipstream.draft.layers import LayersDrafter
 from slipstream.draft.prediction import PredictionDrafter
+from slipstream.draft.recycling import RecyclingDrafter
 from slipstream.draft.suffix import SuffixDrafter
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "LayersDrafter",
     "ModelDrafter",
     "PredictionDrafter",
+    "RecyclingDrafter",
     "SuffixDrafter",
     "TextDrafter",
 ]

@@ -437,6 +437,7 @@ class Engine:
             top_logprobs=top,
             num_draft_tokens=most,
             prediction=self._predicted(options.get("prediction")),
+            scope=options.get("scope", ""),
         )
         completion = Completion(
             prompt,

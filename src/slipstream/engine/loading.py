@@ -8,7 +8,8 @@ from typing import Any, Literal, NamedTuple
 
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Drafter, Model
-from slipstream.draft import ModelDrafter, SuffixDrafter
+from slipstream.corpus import Corpus, vocabulary_name
+from slipstream.draft import ModelDrafter, RecyclingDrafter, SuffixDrafter
 from slipstream.engine.layers import drafting_layers, layers_drafter, pruned_copy
 from slipstream.engine.low_bit import low_bit_copy
 from slipstream.errors import UsageError
@@ -34,6 +35,7 @@ class ModelOptions:
     threads:          None takes the physical cores this process may use
     gpu_layers:       "auto" (all if there is a GPU), "all" or a number, for target and draft model separately
     flash_attention:  "auto", "on" or "off"
+    corpus:           folder of texts that suffix lookup drafts from, and adds to; None for none (docs/corpus.md)
     kv_type:          "f16", "bf16", "f32", "q8_0" or "q4_0": type of the KV cache
 
     GPU layers, flash attention that is off, and KV caches other than f16 are llama.cpp's.
@@ -48,6 +50,7 @@ class ModelOptions:
     draft_gpu_layers: GpuLayers = "auto"
     flash_attention: Literal["auto", "on", "off"] = "auto"
     kv_type: str = "f16"
+    corpus: Path | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for runtimes that do not exist."""
@@ -111,7 +114,28 @@ class DraftRequest(NamedTuple):
 def _plan_suffix(request: DraftRequest) -> DraftPlan:
     if request.argument:
         raise UsageError(f"suffix takes nothing after a colon, and suffix:{request.argument} has something.")
-    return DraftPlan("suffix", lambda target, progress: SuffixDrafter())
+    return DraftPlan("suffix", partial(_load_suffix, _corpus_folder(request)))
+
+
+def _load_suffix(corpus: Path | None, target: Model, progress: LoadProgress | None) -> Drafter:
+    size = target.vocabulary.size
+    return SuffixDrafter(None if corpus is None else Corpus(corpus, size), RecyclingDrafter(size))
+
+
+def _corpus_folder(request: DraftRequest) -> Path | None:
+    """Of the target's vocabulary, in the corpus that the options name."""
+    corpus = request.options.corpus
+    if corpus is None:
+        return None
+    if corpus.exists() and not corpus.is_dir():
+        raise UsageError(f"The corpus {corpus} is a file; name a folder, or off.")
+    return corpus / vocabulary_name(Vocabulary.from_header(request.target))
+
+
+def _plan_recycling(request: DraftRequest) -> DraftPlan:
+    if request.argument:
+        raise UsageError(f"recycling takes nothing after a colon, and recycling:{request.argument} has something.")
+    return DraftPlan("recycling", lambda target, progress: RecyclingDrafter(target.vocabulary.size))
 
 
 def _plan_low_bit(request: DraftRequest) -> DraftPlan:
@@ -148,6 +172,7 @@ def _plan_copy(name: str, copy: GgufHeader, options: ModelOptions) -> DraftPlan:
 
 NAMED: dict[str, Callable[[DraftRequest], DraftPlan]] = {
     "suffix": _plan_suffix,
+    "recycling": _plan_recycling,
     LOW_BIT: _plan_low_bit,
     LAYERS: _plan_layers,
 }

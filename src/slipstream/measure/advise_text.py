@@ -85,9 +85,12 @@ def _fixed(one: Assessment) -> list[str]:
 def _memory(bill: MemoryBill) -> str:
     if not bill.total:
         return "Memory: none."
-    parts = f"{_bytes(bill.weights)} of weights"
+    several = [f"{_bytes(bill.weights)} of weights"] if bill.weights else []
     if bill.kv_cache:
-        parts += f" and {_bytes(bill.kv_cache)} of KV cache for {bill.context:,} tokens"
+        several.append(f"{_bytes(bill.kv_cache)} of KV cache for {bill.context:,} tokens")
+    if bill.tables:
+        several.append(f"{_bytes(bill.tables)} of tables")
+    parts = " and ".join(several or [f"{_bytes(bill.total)} of buffers"])
     if bill.target_context is None:
         return f"Memory: {parts}."
     return f"Memory: {parts}; that would have held {bill.target_context:,} tokens more of the target's context."

@@ -253,6 +253,7 @@ class View:
         self.draft_limit = PAIR * SIBLINGS
         self.prediction: Tokens = ()
         self.session = None
+        self.scope = ""
 
 
 def drafted_by(drafter: Drafter, context: Tokens) -> Propose:

@@ -16,6 +16,7 @@ F16_BYTES = 2
 class MemoryBill:
     """Bytes of a drafter.
 
+    tables:         what drafters without a model remember
     context:        tokens of the drafter's KV cache
     target_context: tokens of context that the target could hold in the same memory; None where it has no KV cache
     """
@@ -25,16 +26,18 @@ class MemoryBill:
     buffers: int = 0
     context: int = 0
     target_context: int | None = None
+    tables: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.kv_cache + self.buffers
+        return self.weights + self.kv_cache + self.buffers + self.tables
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "weights_bytes": self.weights,
             "kv_cache_bytes": self.kv_cache,
             "buffers_bytes": self.buffers,
+            "tables_bytes": self.tables,
             "total_bytes": self.total,
             "context": self.context,
             "target_context_tokens": self.target_context,
@@ -71,17 +74,18 @@ def kv_bytes_of(model: Model, header: GgufHeader) -> float | None:
     return taken / length if taken and length else kv_bytes_per_token(header)
 
 
-def memory_bill(draft_models: Sequence[Model], target_token_bytes: float | None) -> MemoryBill:
+def memory_bill(draft_models: Sequence[Model], target_token_bytes: float | None, tables: int = 0) -> MemoryBill:
     """The bill of a loaded drafter; there are no models where it needs none.
 
     target_token_bytes: what one token of context takes in the target, for one sequence
+    tables:             bytes of drafters without a model
     """
     parts = [_parts(model) or {"weights": model.memory()} for model in draft_models]
     weights, cache, buffers = (sum(one.get(name, 0) for one in parts) for name in ("weights", "kv_cache", "buffers"))
-    held = round((weights + cache) / target_token_bytes) if target_token_bytes else None
+    held = round((weights + cache + tables) / target_token_bytes) if target_token_bytes else None
     own = [model.context_length for model, one in zip(draft_models, parts, strict=True) if any(one.values())]
     context = max(own, default=0)  # layers of the target draft on the target's own cache
-    return MemoryBill(weights, cache, buffers, context, held if draft_models else 0)
+    return MemoryBill(weights, cache, buffers, context, held if draft_models or tables else 0, tables)
 
 
 def _parts(model: Model) -> dict[str, int]:

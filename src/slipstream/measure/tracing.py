@@ -92,6 +92,7 @@ class _Text:
 
     id = -1
     prediction: Sequence[int] = ()
+    scope = ""
 
     def __init__(self, prompt: Sequence[int], sampler: Sampler, draft_limit: int) -> None:
         self.tokens = list(prompt)

@@ -173,7 +173,7 @@ class AdaptivePolicy:
             return
         asked = self._in_turn()
         for index, drafter in enumerate(drafters):
-            if drafter.free and (growths := self._growths(index, asked, 1)):
+            if drafter.free and (growths := self._free_growths(index, asked)):
                 started = self._timer()
                 yield Step(index, growths)
                 self._spent += self._timer() - started
@@ -235,11 +235,23 @@ class AdaptivePolicy:
                 growths.append(Growth(self._sequences[i], draft, limit, siblings))
         return growths
 
+    def _free_growths(self, index: int, which: Sequence[int]) -> list[Growth]:
+        """What a free drafter is asked for, in its one step; which of its nodes are verified is decided afterwards."""
+        siblings = SIBLINGS if self._trees else 1
+        return [
+            Growth(self._sequences[i], self._proposals[i][index].draft, self._limits[i], siblings)
+            for i in which
+            if self._limits[i] > 0
+        ]
+
     def _rate(self, index: int, which: Sequence[int]) -> list[int]:
         """Rate what a drafter added; returns the sequences whose drafts grew."""
         grown, rate = [], self.acceptance.rate
         for i in which:
             proposal = self._proposals[i][index]
+            sources = proposal.draft.sources
+            if sources and sources[0] != self.drafters[index].name:  # it asked another one
+                proposal.form = self.acceptance.form(sources[0], self._sequences[i].id)
             rate(proposal.draft, len(proposal.reached), proposal.form)
             if proposal.take_in():
                 grown.append(i)
