@@ -4,6 +4,7 @@ from slipstream.core.protocols import Growth
 from slipstream.draft.base import BaseDrafter, TextDrafter
 from slipstream.draft.draft_model import ModelDrafter
 from slipstream.draft.forced import ForcedDrafter
+from slipstream.draft.other_tokenizer import OtherTokenizerDrafter
 from slipstream.draft.prediction import PredictionDrafter
 from slipstream.draft.suffix import SuffixDrafter
 
@@ -12,6 +13,7 @@ __all__ = [
     "ForcedDrafter",
     "Growth",
     "ModelDrafter",
+    "OtherTokenizerDrafter",
     "PredictionDrafter",
     "SuffixDrafter",
     "TextDrafter",
