@@ -33,6 +33,8 @@ CANDIDATES = 64
 """The draft model's likeliest tokens, among which one is drawn."""
 MOST_FORWARDS = 4
 """Draft tokens in one step that bring no token of the target's: parts of a character, mostly."""
+DOUBTFUL = 0.7
+"""Where fewer of the last tokens stay when the text goes on, a chain does not end with one. A tree gets branches."""
 NOTHING = Proposal([], [])
 
 
@@ -232,6 +234,8 @@ class OtherTokenizerDrafter(BaseDrafter):
         self._readings: dict[int, Reading] = {}
         self._spellings: dict[int, list[int]] = {}
         self._row = np.full(target.size, -np.inf, np.float32)
+        self._staying = 1.0
+        """Share of the drafts' last tokens that were the same with another of the draft model's behind them."""
 
     def lag(self, sequence: SequenceView) -> int:
         """Tokens to read before the next draft begins; about, because a refused draft may have to be taken back."""
@@ -323,8 +327,11 @@ class OtherTokenizerDrafter(BaseDrafter):
             token, proposal = self._completing(ids, values, missing), NOTHING
         else:
             token, proposal = self._drawn(growth, reading, ids, values)
+        before = reading.spelled
         if token is None or not reading.say(token):
             return False
+        if before:
+            self._staying += 0.05 * ((reading.spelled[: len(before)] == before) - self._staying)
         return self._grow(growth, reading, proposal)
 
     def _completing(self, ids: Ids, values: Logits, missing: bytes) -> int | None:
@@ -378,6 +385,8 @@ class OtherTokenizerDrafter(BaseDrafter):
         Where it is no longer spelled as before, a tree gets a branch, and a chain ends.
         """
         draft, spelled = growth.draft, reading.spelled
+        if growth.siblings == 1 and self._staying < DOUBTFUL:
+            spelled = spelled[:-1]
         path = draft.path(draft.tip)
         shared = common_prefix([draft.tokens[node] for node in path], spelled)
         if shared < len(path):
