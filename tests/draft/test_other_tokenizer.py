@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -284,7 +283,7 @@ def test_the_session_feeds_whatever_it_lacks(
 def test_a_full_context_ends_drafting_and_breaks_nothing() -> None:
     view = View(list(b"abcdefa"), SAMPLED)
     drafter = drafter_for(view, TextModel(BYTES, context_length=8), PAIRS)
-    assert 0 < len(grow(drafter, view, 6, siblings=3))
+    assert len(grow(drafter, view, 6, siblings=3)) > 0
     view.tokens += b"bc"
     assert len(grow(drafter, view, 4)) == 0
 
@@ -399,7 +398,9 @@ def test_any_tokens_can_be_read_and_drafts_say_what_was_drafted(
 @pytest.mark.parametrize("trees", [True, False])
 @pytest.mark.parametrize("bytes_draft", [True, False])
 def test_the_same_ids_with_speculation_on_and_off(temperature: float, trees: bool, bytes_draft: bool) -> None:
-    target, draft = (TextModel(PAIRS, whole=2.0), TextModel(BYTES)) if bytes_draft else (TextModel(BYTES), TextModel(PAIRS))
+    target, draft = (
+        (TextModel(PAIRS, whole=2.0), TextModel(BYTES)) if bytes_draft else (TextModel(BYTES), TextModel(PAIRS))
+    )
     engine = Engine(target, policy=FixedLength(5, siblings=3 if trees else 1))
     drafter = OtherTokenizerDrafter(draft, target.vocabulary)
     accepted = 0

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slipstream.core.blocks import top
+from slipstream.core.blocks import at_least
 from slipstream.core.feed import common_prefix, feed
 from slipstream.core.noise import Ids
 from slipstream.core.pool import SessionPool, Slot
@@ -29,8 +29,9 @@ PRIOR = 0.5
 """How often the first draft tokens are believed to be right, before it is known."""
 LOOK_BEHIND = 8
 """Tokens before the end of a text that are made anew when it goes on, or looked at when a draft begins."""
-CANDIDATES = 64
-"""The draft model's likeliest tokens, among which one is drawn."""
+CANDIDATES, REACH = 64, 8.0
+"""One is drawn among so many of the draft model's likeliest tokens, none of whose logits is further below the largest
+than this, at temperatures up to 1."""
 MOST_FORWARDS = 4
 """Draft tokens in one step that bring no token of the target's: parts of a character, mostly."""
 DOUBTFUL = 0.7
@@ -233,7 +234,6 @@ class OtherTokenizerDrafter(BaseDrafter):
         self._pool = SessionPool(model)
         self._readings: dict[int, Reading] = {}
         self._spellings: dict[int, list[int]] = {}
-        self._row = np.full(target.size, -np.inf, np.float32)
         self._staying = 1.0
         """Share of the drafts' last tokens that were the same with another of the draft model's behind them."""
 
@@ -266,7 +266,7 @@ class OtherTokenizerDrafter(BaseDrafter):
             growing = self._step(growing)
 
     def memory(self) -> int:
-        return self.model.memory() + self._row.nbytes
+        return self.model.memory()
 
     def keep_sessions(self, most: int) -> None:
         """How many sessions may stay open for texts to come (`core.pool.SessionPool`)."""
@@ -321,7 +321,9 @@ class OtherTokenizerDrafter(BaseDrafter):
 
     def _go_on(self, growth: Growth, reading: Reading, logits: Logits) -> bool:
         """Take the next draft token; whether one more is needed before anything can be shown."""
-        ids, values = top(logits, CANDIDATES)
+        ids, values = _likeliest(logits, REACH * max(growth.sequence.sampler.params.temperature, 1.0))
+        if not len(ids):
+            return False
         missing = reading.begun[len(reading.said) :]
         if missing or reading.ends_within_character:
             token, proposal = self._completing(ids, values, missing), NOTHING
@@ -355,18 +357,14 @@ class OtherTokenizerDrafter(BaseDrafter):
                 first = spelling[0]
                 masses[first] = masses.get(first, 0.0) + exp(value - largest)
                 holders[first] = max(holders.get(first, (-np.inf, 0)), (value, -token))
-        firsts = list(masses)
-        self._row[firsts] = [largest + log(max(mass, 1e-300)) for mass in masses.values()]
-        try:
-            sequence, spelled = growth.sequence, reading.spelled
-            count = min(growth.siblings, reading.room)
-            proposal = sequence.sampler.propose(self._row, len(sequence.tokens) + len(spelled), spelled, count)
-        finally:
-            self._row[firsts] = -np.inf
-        pairs = [pair for pair in zip(proposal.tokens, proposal.margins, strict=True) if pair[0] in holders]
-        if not pairs:
+        firsts = sorted(masses)
+        sums = np.array([largest + log(masses[first]) for first in firsts], np.float32)
+        sequence, spelled, count = growth.sequence, reading.spelled, min(growth.siblings, reading.room)
+        place = len(sequence.tokens) + len(spelled)
+        proposal = sequence.sampler.propose_among(np.array(firsts), sums, place, spelled, count)
+        if not proposal.tokens:
             return None, NOTHING
-        return -holders[pairs[0][0]][1], Proposal([token for token, _ in pairs], [margin for _, margin in pairs])
+        return -holders[proposal.tokens[0]][1], proposal
 
     def _spelling(self, token: int) -> list[int]:
         """The target's tokens for one of the draft model's; empty for control tokens and parts of characters."""
@@ -418,6 +416,15 @@ class OtherTokenizerDrafter(BaseDrafter):
         else:
             return False
         return True
+
+
+def _likeliest(row: Logits, reach: float) -> tuple[Ids, Logits]:
+    """Ids, ascending, and logits of the candidates; none where the row has no numbers."""
+    ids, values = at_least(row, float(row.max()) - reach)
+    if len(ids) > CANDIDATES:
+        kept = np.sort(np.argpartition(-values, CANDIDATES)[:CANDIDATES])
+        ids, values = ids[kept], values[kept]
+    return ids, values
 
 
 def _bucket(margin: float | None, rank: int, *, greedy: bool) -> int:
