@@ -29,9 +29,9 @@ PRIOR = 0.5
 """How often the first draft tokens are believed to be right, before it is known."""
 LOOK_BEHIND = 8
 """Tokens before the end of a text that are made anew when it goes on, or looked at when a draft begins."""
-CANDIDATES, REACH = 64, 8.0
+CANDIDATES, REACH = 64, 5.0
 """One is drawn among so many of the draft model's likeliest tokens, none of whose logits is further below the largest
-than this, at temperatures up to 1."""
+than this, in units of the temperature (but 0.8 at least): what is less likely comes less than once in 100 times."""
 MOST_FORWARDS = 4
 """Draft tokens in one step that bring no token of the target's: parts of a character, mostly."""
 DOUBTFUL = 0.7
@@ -321,7 +321,7 @@ class OtherTokenizerDrafter(BaseDrafter):
 
     def _go_on(self, growth: Growth, reading: Reading, logits: Logits) -> bool:
         """Take the next draft token; whether one more is needed before anything can be shown."""
-        ids, values = _likeliest(logits, REACH * max(growth.sequence.sampler.params.temperature, 1.0))
+        ids, values = _likeliest(logits, REACH * max(growth.sequence.sampler.params.temperature, 0.8))
         if not len(ids):
             return False
         missing = reading.begun[len(reading.said) :]
