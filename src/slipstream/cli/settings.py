@@ -54,8 +54,8 @@ class Settings:
         _option(
             SPECULATION,
             "Who guesses the next tokens: none, suffix (looks for repetitions; needs no second model), lowbit (a copy "
-            "of the model in four bits, made once), a model like --model with the same vocabulary, or several joined "
-            "by plus signs, such as suffix+MODEL. "
+            "of the model in four bits, made once), a model like --model, best with the same vocabulary, or several "
+            "joined by plus signs, such as suffix+MODEL. "
             "Default: what `slipstream advise --save` found best for the model, else suffix.",
             "-d",
             "--draft",

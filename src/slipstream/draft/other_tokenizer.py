@@ -139,10 +139,12 @@ class Reading:
         self.tokens[old:], self.ends[old:] = made.tokens[place:], ends[place:]
         self.agreed = min(self.agreed, old)
 
-    def lag(self) -> int:
-        """Tokens that the session lacks."""
-        slot = self.placed
-        return len(self.tokens) - self.agreed - common_prefix(slot.tokens[self.agreed :], self.tokens[self.agreed :])
+    def lag(self, committed: Sequence[int]) -> int:
+        """Tokens that the session lacks; about, where nothing was drafted that would have to be taken back."""
+        if self.drafted:
+            self.update(committed)
+        held = common_prefix(self.placed.tokens[self.agreed :], self.tokens[self.agreed :])
+        return len(self.tokens) - self.agreed - held + len(committed) - self._read
 
     def begin_draft(self, committed: Sequence[int]) -> None:
         """Nothing is drafted yet."""
@@ -240,10 +242,7 @@ class OtherTokenizerDrafter(BaseDrafter):
     def lag(self, sequence: SequenceView) -> int:
         """Tokens to read before the next draft begins; about, because a refused draft may have to be taken back."""
         reading = self._readings.get(sequence.id)
-        if reading is None:
-            return len(sequence.tokens)
-        reading.update(sequence.tokens)
-        return max(reading.lag(), 1)
+        return max(len(sequence.tokens) if reading is None else reading.lag(sequence.tokens), 1)
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         reading = Reading(self._target, self.model.vocabulary)

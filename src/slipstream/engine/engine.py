@@ -130,8 +130,7 @@ class Engine:
         progress:         called from this thread with a model's name and the fraction of its weights that is ready,
                           by runtimes that prepare them at load
 
-        Raises SlipstreamError: unknown names, unreadable files, vocabularies that differ, a runtime that cannot run
-        the file, too little memory.
+        Raises SlipstreamError: unknown names, unreadable files, a runtime that cannot run the file, too little memory.
         """
         options = options or ModelOptions()
         spec = _draft_spec(draft, speculation, num_draft_tokens, max_slowdown)

@@ -14,7 +14,7 @@ F16_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class MemoryBill:
-    """Bytes of a drafter.
+    """Bytes of a drafter. Its tokenizer is among the buffers.
 
     context:        tokens of the drafter's KV cache
     target_context: tokens of context that the target could hold in the same memory; None where it has no KV cache
@@ -78,6 +78,7 @@ def memory_bill(draft_models: Sequence[Model], target_token_bytes: float | None)
     """
     parts = [_parts(model) or {"weights": model.memory()} for model in draft_models]
     weights, cache, buffers = (sum(one.get(name, 0) for one in parts) for name in ("weights", "kv_cache", "buffers"))
+    buffers += sum(getattr(model.vocabulary, "memory", 0) for model in draft_models)
     held = round((weights + cache) / target_token_bytes) if target_token_bytes else None
     context = max((model.context_length for model in draft_models), default=0)
     return MemoryBill(weights, cache, buffers, context, held if draft_models else 0)
