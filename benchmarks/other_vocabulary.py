@@ -95,7 +95,7 @@ def report(records: Sequence[dict[str, Any]]) -> bool:
 
 
 def _ratio(answers: Sequence[dict[str, Any]], plain: dict[tuple[Any, ...], dict[str, Any]]) -> float:
-    return median([one["seconds"] / plain[_text(one)]["seconds"] for one in answers])
+    return float(median([one["seconds"] / plain[_text(one)]["seconds"] for one in answers]))
 
 
 def _text(record: dict[str, Any]) -> tuple[Any, ...]:
