@@ -8,6 +8,7 @@ from slipstream.cli.interrupt import interrupts
 from slipstream.measure import cases
 from slipstream.measure.broken import MISTAKES, planted
 from tests.cli.conftest import Cli
+from tests.tiny_models import sentencepiece, tiny_llama
 
 SMALL = ("--count", "2", "--max-tokens", "12", "--seed", "3", "--threads", "1")
 
@@ -31,6 +32,16 @@ def test_a_certificate_for_a_tiny_model(cli: Cli, tiny: Path, prompts: Path, run
         assert f"\n{way} " in result.out
     assert ("rehearsal, trees of 4" in result.out) == trees
     assert verdict.startswith("IDENTICAL: " if trees else ("IDENTICAL: ", "NO REAL DIFFERENCE: "))
+
+
+@pytest.mark.parametrize("runtime", ["native", "llamacpp"])
+def test_a_certificate_with_a_draft_model_of_another_vocabulary(
+    cli: Cli, tiny: Path, prompts: Path, tmp_path: Path, runtime: str
+) -> None:
+    other = tiny_llama(tmp_path / "other.gguf", vocabulary=sentencepiece())
+    result = cli("verify", "-m", tiny, "-d", other, *SMALL, "--prompts", prompts, "--runtime", runtime, "--temp", "0.9")
+    assert result.code == 0, result.out + result.err
+    assert "\nother.gguf, auto " in result.out
 
 
 def test_json_has_everything(cli: Cli, tiny: Path, prompts: Path) -> None:

@@ -9,6 +9,7 @@ from slipstream.models import GgufHeader, read_model_header
 from slipstream.runtime import RuntimeName
 from slipstream.runtime.native import load_native
 from slipstream.runtime.native.loading import plan
+from slipstream.tokenizer import load_tokenizer
 from tests.fakes import FakeModel
 from tests.tiny_models import GROUPED, Shape, tiny_decoder, tiny_llama
 
@@ -44,7 +45,7 @@ def test_the_header_s_bytes_are_what_a_runtime_takes(tmp_path: Path, shape: Shap
         assert expected is not None
         assert kv_bytes_of(model, head) == expected
         bill = memory_bill([model], expected)
-        assert bill.total == model.memory()
+        assert bill.total == model.memory() + load_tokenizer(head).memory
         assert bill.context == 512
         assert bill.target_context == round((bill.weights + bill.kv_cache) / expected)
     finally:

@@ -57,8 +57,8 @@ class Settings:
             SPECULATION,
             "Who guesses the next tokens: none, suffix (looks for repetitions; needs no second model), recycling (what "
             "the model thought of the last time after the same token), lowbit (a copy of the model in four bits, made "
-            "once), layers (the model with a part of its layers), a model like --model with the same vocabulary, or "
-            "several joined by plus signs, such as suffix+MODEL. "
+            "once), layers (the model with a part of its layers), a model like --model, best with the same vocabulary, "
+            "or several joined by plus signs, such as suffix+MODEL. "
             "Default: what `slipstream advise --save` found best for the model, else suffix.",
             "-d",
             "--draft",

@@ -5,6 +5,7 @@ from slipstream.draft.base import BaseDrafter, TextDrafter
 from slipstream.draft.draft_model import ModelDrafter
 from slipstream.draft.forced import ForcedDrafter
 from slipstream.draft.layers import LayersDrafter
+from slipstream.draft.other_tokenizer import OtherTokenizerDrafter
 from slipstream.draft.prediction import PredictionDrafter
 from slipstream.draft.recycling import RecyclingDrafter
 from slipstream.draft.suffix import SuffixDrafter
@@ -15,6 +16,7 @@ __all__ = [
     "Growth",
     "LayersDrafter",
     "ModelDrafter",
+    "OtherTokenizerDrafter",
     "PredictionDrafter",
     "RecyclingDrafter",
     "SuffixDrafter",

@@ -130,8 +130,7 @@ class Engine:
         progress:         called from this thread with a model's name and the fraction of its weights that is ready,
                           by runtimes that prepare them at load
 
-        Raises SlipstreamError: unknown names, unreadable files, vocabularies that differ, a runtime that cannot run
-        the file, too little memory.
+        Raises SlipstreamError: unknown names, unreadable files, a runtime that cannot run the file, too little memory.
         """
         options = options or ModelOptions()
         spec = _draft_spec(draft, speculation, num_draft_tokens, max_slowdown)
@@ -141,7 +140,7 @@ class Engine:
         defaults = sampling_defaults(header)
         choice = choose(header, options.for_target())
         plans = plan_draft(spec, header, options, progress) if isinstance(spec, str) else []
-        notices = [one.notice for one in (choice, *(plan.choice for plan in plans)) if one is not None and one.notice]
+        notices = [*([choice.notice] if choice.notice else []), *(one for plan in plans for one in plan.notices)]
         engine = cls(
             load_model(path, choice, options.for_target(), progress),
             template=template,
@@ -176,7 +175,7 @@ class Engine:
         source = _Source(self._source.header, options or self._source.options, self._source.costs)
         spec = _draft_spec(draft, speculation, num_draft_tokens, max_slowdown)
         plans = plan_draft(spec, source.header, source.options, progress) if isinstance(spec, str) else []
-        notices = [plan.choice.notice for plan in plans if plan.choice is not None and plan.choice.notice]
+        notices = [one for plan in plans for one in plan.notices]
         engine = Engine(self.target, template=self.template, defaults=self.defaults, notices=notices)
         engine._owns_target, engine._pool, engine._source = False, self._pool, source
         with engine._closing_on_error():

@@ -9,15 +9,18 @@ from typing import Any, Literal, NamedTuple
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Drafter, Model
 from slipstream.corpus import Corpus, vocabulary_name
-from slipstream.draft import ModelDrafter, RecyclingDrafter, SuffixDrafter
+from slipstream.draft import ModelDrafter, OtherTokenizerDrafter, RecyclingDrafter, SuffixDrafter
 from slipstream.engine.layers import drafting_layers, layers_drafter, pruned_copy
 from slipstream.engine.low_bit import low_bit_copy
-from slipstream.errors import UsageError
+from slipstream.errors import UsageError, VocabularyMismatchError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
 from slipstream.models.draft_spec import split_draft
 from slipstream.runtime import Choice, LoadOptions, RuntimeName, choose, load, runtime_named
+from slipstream.tokenizer import overlap
 
 LOW_BIT, LAYERS = "lowbit", "layers"
+LITTLE_OVERLAP = 0.3
+"""Of the smaller vocabulary. Where two have less in common, a draft model of the other is a doubtful one."""
 DraftSpec = str | Path | Drafter | Sequence[Drafter] | None
 GpuLayers = int | Literal["auto", "all"]
 LoadProgress = Callable[[str, float], None]
@@ -93,6 +96,7 @@ class DraftPlan:
     model:  the draft model's header, None where no model drafts
     choice: the runtime that it gets, None where it drafts on the target's own
     more:   drafters that come with it
+    notice: a sentence or two for people about how it drafts, None where that goes without saying
     """
 
     name: str
@@ -100,6 +104,12 @@ class DraftPlan:
     model: GgufHeader | None = None
     choice: Choice | None = None
     more: Sequence["DraftPlan"] = ()
+    notice: str | None = None
+
+    @property
+    def notices(self) -> list[str]:
+        """What people should hear before it drafts."""
+        return [one for one in (self.choice and self.choice.notice, self.notice) if one]
 
 
 class DraftRequest(NamedTuple):
@@ -167,7 +177,7 @@ def _load_layers(name: str, layers: Sequence[int], target: Model, progress: Load
 
 def _plan_copy(name: str, copy: GgufHeader, options: ModelOptions) -> DraftPlan:
     choice, shared = choose(copy, options.for_draft()), len(Vocabulary.from_header(copy))
-    return DraftPlan(name, partial(_load_model_drafter, name, copy, choice, shared, options), copy, choice)
+    return DraftPlan(name, _loader(copy, choice, options, _same_vocabulary(name, shared)), copy, choice)
 
 
 NAMED: dict[str, Callable[[DraftRequest], DraftPlan]] = {
@@ -212,31 +222,60 @@ def planner_of(part: str) -> Callable[[DraftRequest], DraftPlan] | None:
 
 
 def _plan_model(name: str, target: GgufHeader, options: ModelOptions, several: bool) -> DraftPlan:
+    """A model drafts token by token where its ids mean what the target's mean, and through the text where not."""
     model = read_model_header(resolve(name))
-    shared = compare(Vocabulary.from_header(target), Vocabulary.from_header(model))
     source = model.path.stem if several else "model"
-    choice = choose(model, options.for_draft())
-    return DraftPlan(source, partial(_load_model_drafter, source, model, choice, shared, options), model, choice)
-
-
-def _load_model_drafter(
-    source: str,
-    model: GgufHeader,
-    choice: Choice,
-    shared: int,
-    options: ModelOptions,
-    target: Model,
-    progress: LoadProgress | None,
-) -> Drafter:
-    """Load a draft model of which ids below `shared` mean what they mean to the target."""
-    # the draft should follow wherever the target goes, as far as it was trained to
-    length = min(target.context_length, model.context_length or target.context_length)
-    loaded = load_model(model.path, choice, options.for_draft(length), progress)
+    vocabularies = Vocabulary.from_header(target), Vocabulary.from_header(model)
+    make, notice = _other_vocabulary(source), None
     try:
-        return ModelDrafter(loaded, usable_size=shared, source=source)
-    except BaseException:
-        loaded.close()
-        raise
+        make = _same_vocabulary(source, compare(*vocabularies))
+    except VocabularyMismatchError:
+        notice = _overlap_notice(target, model, *vocabularies)
+    choice = choose(model, options.for_draft())
+    return DraftPlan(source, _loader(model, choice, options, make), model, choice, notice)
+
+
+def _overlap_notice(target: GgufHeader, model: GgufHeader, theirs: Vocabulary, own: Vocabulary) -> str:
+    common = overlap(theirs, own)
+    notice = (
+        f"{model.path.name} has another vocabulary than {target.path.name}, so it drafts through the text: "
+        f"{common.shared / max(common.other, 1):.0%} of its tokens are tokens of the target, "
+        f"and {common.shared / max(common.one, 1):.0%} the other way round."
+    )
+    if common.share < LITTLE_OVERLAP:
+        notice += " That is little, so drafts will be right less often; `slipstream advise` tells whether they pay."
+    return notice
+
+
+MakeDrafter = Callable[[Model, Model], Drafter]
+"""Makes a drafter of a loaded draft model, for a loaded target."""
+
+
+def _same_vocabulary(source: str, shared: int) -> MakeDrafter:
+    """shared: ids below it mean to the draft model what they mean to the target."""
+    return lambda model, target: ModelDrafter(model, usable_size=shared, source=source)
+
+
+def _other_vocabulary(source: str) -> MakeDrafter:
+    return lambda model, target: OtherTokenizerDrafter(model, target.vocabulary, source=source)
+
+
+def _loader(
+    model: GgufHeader, choice: Choice, options: ModelOptions, make: MakeDrafter
+) -> Callable[[Model, LoadProgress | None], Drafter]:
+    """What loads a draft model for a loaded target and makes a drafter of it, or leaves nothing behind."""
+
+    def load_drafter(target: Model, progress: LoadProgress | None) -> Drafter:
+        # the draft should follow wherever the target goes, as far as it was trained to
+        length = min(target.context_length, model.context_length or target.context_length)
+        loaded = load_model(model.path, choice, options.for_draft(length), progress)
+        try:
+            return make(loaded, target)
+        except BaseException:
+            loaded.close()
+            raise
+
+    return load_drafter
 
 
 def load_drafters(plans: Sequence[DraftPlan], target: Model, progress: LoadProgress | None) -> list[Drafter]:

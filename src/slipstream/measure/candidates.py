@@ -66,7 +66,7 @@ def named_candidates(specs: Iterable[str], target: GgufHeader) -> Candidates:
                 "plain decoding is always measured beside them."
             )
         try:
-            candidates.chosen.append(_named(spec, target))
+            candidates.chosen.append(_named(spec))
         except SlipstreamError as error:
             candidates.left_out.append(LeftOut(spec, _reason(error)))
     return candidates
@@ -96,18 +96,18 @@ def found_candidates(target: GgufHeader, models: Sequence[FoundModel] | None = N
     return candidates
 
 
-def _named(spec: str, target: GgufHeader) -> Candidate:
+def _named(spec: str) -> Candidate:
     """A file is a file, whatever its name; else plus signs join several drafters."""
     parts = [spec] if Path(spec).exists() else spec.split("+")
-    headers = {part: _header_of(part, target) for part in parts if planner_of(part) is None}
+    headers = {part: _header_of(part) for part in parts if planner_of(part) is None}
     paths = {part: str(header.path.absolute()) for part, header in headers.items()}
     return Candidate(spec, "+".join(paths.get(part, part) for part in parts), next(iter(headers.values()), None))
 
 
-def _header_of(name: str, target: GgufHeader) -> GgufHeader:
-    """The header of a draft model that speaks the target's vocabulary."""
+def _header_of(name: str) -> GgufHeader:
+    """The header of a draft model, whatever its vocabulary."""
     header = read_model_header(resolve(name))
-    compare(Vocabulary.from_header(target), Vocabulary.from_header(header))
+    Vocabulary.from_header(header)
     return header
 
 
@@ -118,7 +118,7 @@ def _found(model: FoundModel, target: GgufHeader) -> Candidate | LeftOut:
         header = read_model_header(model.path)
         compare(Vocabulary.from_header(target), Vocabulary.from_header(header))
     except VocabularyMismatchError as error:
-        return LeftOut(model.name, _reason(error))
+        return LeftOut(model.name, f"{_reason(error)[:-1]}; name it with --candidates to have it measured.")
     except ModelFileError as error:
         return LeftOut(model.name, str(error))
     share = header.tensor_bytes / max(target.tensor_bytes, 1)

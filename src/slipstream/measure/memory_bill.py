@@ -14,7 +14,7 @@ F16_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class MemoryBill:
-    """Bytes of a drafter.
+    """Bytes of a drafter. Its tokenizer is among the buffers.
 
     tables:         what drafters without a model remember
     context:        tokens of the drafter's KV cache
@@ -82,9 +82,11 @@ def memory_bill(draft_models: Sequence[Model], target_token_bytes: float | None,
     """
     parts = [_parts(model) or {"weights": model.memory()} for model in draft_models]
     weights, cache, buffers = (sum(one.get(name, 0) for one in parts) for name in ("weights", "kv_cache", "buffers"))
+    # where layers of the target draft, all is the target's
+    own = [model for model, one in zip(draft_models, parts, strict=True) if any(one.values())]
+    buffers += sum(getattr(model.vocabulary, "memory", 0) for model in own)
     held = round((weights + cache + tables) / target_token_bytes) if target_token_bytes else None
-    own = [model.context_length for model, one in zip(draft_models, parts, strict=True) if any(one.values())]
-    context = max(own, default=0)  # layers of the target draft on the target's own cache
+    context = max((model.context_length for model in own), default=0)
     return MemoryBill(weights, cache, buffers, context, held if draft_models or tables else 0, tables)
 
 
