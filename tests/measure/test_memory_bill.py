@@ -3,8 +3,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slipstream.draft import ModelDrafter, SuffixDrafter
+from slipstream.draft.base import BaseDrafter
 from slipstream.measure.memory_bill import MemoryBill, kv_bytes_of, kv_bytes_per_token, memory_bill
 from slipstream.models import GgufHeader, read_model_header
+from slipstream.models.low_bit import write_low_bit
 from slipstream.runtime.native import load_native
 from slipstream.runtime.native.loading import plan
 from tests.fakes import FakeModel
@@ -41,10 +44,11 @@ def test_the_header_s_bytes_are_what_a_runtime_takes(tmp_path: Path, shape: Shap
         expected = kv_bytes_per_token(head)
         assert expected is not None
         assert kv_bytes_of(model, head) == expected
-        bill = memory_bill([model], expected)
+        bill = memory_bill([ModelDrafter(model)], expected, [head])
         assert bill.total == model.memory()
         assert bill.context == 512
         assert bill.target_context == round((bill.weights + bill.kv_cache) / expected)
+        assert bill.formats == {"F32": head.tensor_bytes}
     finally:
         model.close()
 
@@ -64,17 +68,45 @@ def test_layers_with_a_window_take_nothing_more_once_it_is_full(tmp_path: Path) 
         model.close()
 
 
+def drafter(context: int = 99) -> ModelDrafter:
+    return ModelDrafter(FakeModel(context_length=context))
+
+
 def test_a_model_that_tells_no_parts_is_all_weights() -> None:
-    assert memory_bill([FakeModel(context_length=99)], 0.5) == MemoryBill(weights=1, context=99, target_context=2)
-    assert memory_bill([FakeModel()], None).target_context is None
+    assert memory_bill([drafter()], 0.5) == MemoryBill(weights=1, context=99, target_context=2)
+    assert memory_bill([drafter()], None).target_context is None
 
 
 def test_two_models_are_added_up() -> None:
-    bill = memory_bill([FakeModel(context_length=99), FakeModel(context_length=50)], 0.5)
+    bill = memory_bill([drafter(), drafter(50)], 0.5)
     assert bill == MemoryBill(weights=2, context=99, target_context=4)
 
 
+class Hoarder(BaseDrafter):
+    """Has no model, and something else that is large."""
+
+    def memory(self) -> int:
+        return 1000
+
+
+def test_a_drafter_without_a_model_tells_what_it_takes() -> None:
+    bill = memory_bill([drafter(), Hoarder()], 0.5)
+    assert bill == MemoryBill(weights=1, context=99, target_context=2002, own=1000)
+    assert bill.total == bill.as_dict()["total_bytes"] == 1001
+
+
+def test_rows_that_are_no_whole_blocks_are_on_the_bill(tmp_path: Path) -> None:
+    source = tiny_llama(tmp_path / "x.gguf", storage="F16", shape=Shape(feed_forward=80))
+    write_low_bit(read_model_header(source), tmp_path / "copy.gguf", lambda done: None)
+    copy = read_model_header(tmp_path / "copy.gguf")
+    bill = memory_bill([drafter()], None, [copy])
+    assert set(bill.formats) == {"Q4_0", "Q8_0", "F16", "F32"}
+    assert sum(bill.formats.values()) == copy.tensor_bytes
+    assert bill.fallen_back == {"F16": 2 * 64 * 80 * 2}
+    assert bill.as_dict()["fallen_back_bytes"] == {"F16": 2 * 64 * 80 * 2}
+
+
 def test_no_model_costs_nothing() -> None:
-    bill = memory_bill([], 100)
+    bill = memory_bill([SuffixDrafter()], 100)
     assert bill.total == 0
     assert bill.as_dict()["target_context_tokens"] == 0

@@ -6,7 +6,7 @@ are close, and is a small part of the work.
 """
 
 import struct
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from math import prod
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from slipstream.errors import UnsupportedModelError
 from slipstream.models.gguf import GgufHeader, TensorInfo
 from slipstream.models.gguf_types import FILE_TYPES, TENSOR_TYPES
+from slipstream.models.tensor_types import bytes_by_type, is_matrix
 
 BLOCK = 32
 CHUNK = 1 << 21
@@ -37,15 +38,13 @@ def write_low_bit(header: GgufHeader, destination: Path, progress: Callable[[flo
     header: of a model whose matrices are F32, F16, BF16 or Q8_0, as `read_model_header` gives it
     Raises UnsupportedModelError for other types, OSError where `destination` cannot be written.
     """
-    for tensor in header.tensors:
-        if _is_quantised(tensor) and tensor.type.name not in READERS:
-            raise UnsupportedModelError(
-                f"{header.path.name} has {tensor.type.name} matrices, of which no low-bit copy can be made without "
-                "llama.cpp; use another draft, or a file of 8 or 16 bits."
-            )
+    if (unknown := unreadable_type(header)) is not None:
+        raise UnsupportedModelError(
+            f"{header.path.name} has {unknown} matrices, of which no low-bit copy can be made without llama.cpp; "
+            "use another draft, or a file of 8 or 16 bits."
+        )
     files = [np.memmap(part, np.uint8, "r") for part in header.parts]
-    output_name = max(("output.weight", "token_embd.weight"), key=[one.name for one in header.tensors].count)
-    kinds = [_kind(tensor, output_name) for tensor in header.tensors]
+    kinds = _kinds(header)
     done, whole = 0, max(header.tensor_bytes, 1)
     with destination.open("wb") as output, ThreadPoolExecutor(threads) as pool:
         output.write(_head(header, kinds))
@@ -72,9 +71,34 @@ def _in_order(
         yield waiting.popleft().result()
 
 
+def unreadable_type(header: GgufHeader) -> str | None:
+    """A type of matrices from which no copy can be made here; None if there is none."""
+    types = [one.type.name for one in header.tensors if _is_quantised(one)]
+    return next((name for name in types if name not in READERS), None)
+
+
+def planned_types(header: GgufHeader) -> dict[str, int]:
+    """Bytes by tensor type, most first, of the copy that `write_low_bit` would make."""
+    held: Counter[str] = Counter()
+    for tensor, kind in zip(header.tensors, _kinds(header), strict=True):
+        held[kind] += _size(tensor, kind)
+    return dict(held.most_common())
+
+
+def planned_to_fall_back(header: GgufHeader) -> dict[str, int]:
+    """Of these, the bytes of matrices that stay as they are because their rows are no whole blocks."""
+    return bytes_by_type(one for one in header.tensors if is_matrix(one) and not _is_quantised(one))
+
+
 def _is_quantised(tensor: TensorInfo) -> bool:
     """Whether the copy has it in fewer bits: matrices of whole blocks."""
-    return len([size for size in tensor.shape if size > 1]) > 1 and tensor.shape[0] % BLOCK == 0
+    return is_matrix(tensor) and tensor.shape[0] % BLOCK == 0
+
+
+def _kinds(header: GgufHeader) -> list[str]:
+    """The types that all tensors have in the copy."""
+    output_name = max(("output.weight", "token_embd.weight"), key=[one.name for one in header.tensors].count)
+    return [_kind(tensor, output_name) for tensor in header.tensors]
 
 
 def _kind(tensor: TensorInfo, output_name: str) -> str:
@@ -82,6 +106,12 @@ def _kind(tensor: TensorInfo, output_name: str) -> str:
     if not _is_quantised(tensor):
         return tensor.type.name
     return "Q8_0" if tensor.name == output_name else "Q4_0"
+
+
+def _size(tensor: TensorInfo, kind: str) -> int:
+    """Bytes of a tensor in a type."""
+    block = TENSOR_TYPES[_NUMBERS[kind]]
+    return prod(tensor.shape) // block.block_size * block.block_bytes
 
 
 def _head(header: GgufHeader, kinds: Sequence[str]) -> bytes:
@@ -97,8 +127,7 @@ def _head(header: GgufHeader, kinds: Sequence[str]) -> bytes:
         name, shape = tensor.name.encode(), tensor.shape
         table += struct.pack("<Q", len(name)) + name + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
         table += struct.pack("<IQ", _NUMBERS[kind], offset)
-        block = TENSOR_TYPES[_NUMBERS[kind]]
-        offset += _aligned(prod(shape) // block.block_size * block.block_bytes)
+        offset += _aligned(_size(tensor, kind))
     head = metadata + table
     return bytes(head + bytes(_aligned(len(head)) - len(head)))
 
