@@ -30,7 +30,7 @@ from slipstream.measure.records import Answer, Round
 from slipstream.measure.runner import run_bench
 from slipstream.models import read_model_header
 from slipstream.models.tensor_types import bytes_by_type, fallen_back
-from slipstream.policy import AdaptivePolicy
+from slipstream.policy import AdaptivePolicy, Store
 
 TARGETS = {"F16": "wide F16", "Q8_0": "wide Q8_0", "135M F16": "SmolLM2-135M F16"}
 TEMPERATURES = (0.0, 1.0)
@@ -85,6 +85,8 @@ def measure(target: str, arguments: argparse.Namespace, recorder: Recorder, seco
     end, options = monotonic() + seconds, ModelOptions(runtime=arguments.runtime, context_length=2048)
     with ExitStack() as stack:
         plain = stack.enter_context(Engine.load(rig_file(TARGETS[target]), speculation="off", options=options))
+        assert plain._source is not None
+        plain._source.costs.store = Store(None)  # what a disturbed run has learned must not count here
         engines = {PLAIN: plain}
         for kind in arguments.types:
             engines[kind] = stack.enter_context(plain.sharing(draft=f"lowbit:{kind}"))
@@ -202,8 +204,11 @@ def _rows(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
 
 def _profiles(records: Sequence[Record]) -> Iterator[tuple[str, ...]]:
     """Where the time went."""
+    told = set()
     for target, temperature, kind, answers in _measured(records):
-        for name in (PLAIN, kind):
+        names = [kind] if (target, temperature) in told else [PLAIN, kind]
+        told.add((target, temperature))
+        for name in names:
             rounds = [one for answer in answers if answer.configuration == name for one in answer.rounds]
             tokens = max(sum(one.committed for one in rounds), 1)
             times = [1e3 * sum(getattr(one, phase) for one in rounds) / tokens for phase in PHASES]

@@ -111,7 +111,8 @@ def work(target: str, draft: str, predicted: bool, context: int, runtime: str) -
             kv_bytes = kv_bytes_of(plain.target, read_model_header(target))
             bill = memory_bill(engine.drafters, kv_bytes, engine.draft_files)
             drop_files()
-            again = engine.generate(prompt, **sampling, prediction=first.tokens if predicted else None)
+            sampling["prediction"] = first.tokens if predicted else None
+            again = engine.generate(prompt, **sampling)
             assert again.tokens == first.tokens or not plain.target.capabilities.bit_exact_rows
             growth = taken() - before
     return {"bill": bill.as_dict(), "growth": growth}
