@@ -15,6 +15,7 @@ from slipstream.core.protocols import Capabilities, Drafter, Growth
 from slipstream.core.tree import ROOT
 from slipstream.draft import ModelDrafter, SuffixDrafter
 from slipstream.draft.base import BaseDrafter
+from slipstream.engine.engine import CHARACTERS_PER_TOKEN
 from slipstream.errors import ChatTemplateError, ContextLimitError, RuntimeUnavailableError, UsageError
 from slipstream.models import ChatTemplate
 from slipstream.policy import FixedLength
@@ -146,6 +147,23 @@ def test_a_prediction_that_is_right_makes_few_rounds() -> None:
     assert refused > 0
     assert accepted < 40
     assert engine.generate([0, 1], seed=1, max_tokens=5, num_draft_tokens=0, prediction=[1]).drafter == "none"
+
+
+@pytest.mark.parametrize("spelling", [1, 3, 40])
+def test_a_long_prediction_is_not_tokenised_to_its_end(monkeypatch: pytest.MonkeyPatch, spelling: int) -> None:
+    """spelling: letters of a token, here all the same."""
+    engine, read = make_engine("none", endless=True), []
+
+    def tokenize(text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
+        read.append(len(text))
+        return [0] * (len(text) // spelling)
+
+    monkeypatch.setattr(engine.target.vocabulary, "tokenize", tokenize)
+    context = engine.target.context_length
+    prediction = engine.prepare([0, 1], seed=1, prediction="a" * 10_000_000).sequence.prediction
+    assert len(prediction) == context
+    assert max(read) <= 4 * max(CHARACTERS_PER_TOKEN, spelling + 1) * context
+    assert engine.prepare([0, 1], seed=1, prediction="a" * 2 * spelling).sequence.prediction == [0, 0]
 
 
 def test_only_the_text_that_has_a_prediction_is_drafted_for_from_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 from slipstream import Engine, ModelOptions
 from slipstream.cli import settings
 from slipstream.engine import loading, low_bit
-from slipstream.engine.low_bit import bits_per_weight, low_bit_copy
+from slipstream.engine.low_bit import bits_per_weight, copies_of, low_bit_copy
 from slipstream.errors import RuntimeUnavailableError, StorageError, UsageError
 from slipstream.models import cache_directory, read_model_header
 from slipstream.models.gguf import GgufHeader
@@ -49,6 +49,15 @@ def test_it_is_made_once_and_named_after_the_target_s_bytes(target: Path) -> Non
     other = tiny_llama(target.with_name("other.gguf"), storage="F16", shape=SHAPE, seed=1)
     assert low_bit_copy(read_model_header(other), "q4_0", silent) != path
     assert bits_per_weight(read_model_header(path)) < 6 < 15 < bits_per_weight(header)
+
+
+def test_copies_that_are_there_are_found_by_their_types(target: Path) -> None:
+    header = read_model_header(target)
+    assert copies_of(header) == {}
+    paths = {kind: low_bit_copy(header, kind, silent) for kind in ("q4_0", "q5_1")}
+    other = tiny_llama(target.with_name("other.gguf"), storage="F16", shape=SHAPE, seed=1)
+    low_bit_copy(read_model_header(other), "q4_0", silent)
+    assert copies_of(header) == paths
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])

@@ -3,9 +3,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slipstream.draft import ModelDrafter, SuffixDrafter
+from slipstream.draft.base import BaseDrafter
 from slipstream.engine import Engine, ModelOptions
 from slipstream.measure.memory_bill import MemoryBill, kv_bytes_of, kv_bytes_per_token, memory_bill
 from slipstream.models import GgufHeader, read_model_header
+from slipstream.models.low_bit import write_low_bit
 from slipstream.runtime import RuntimeName
 from slipstream.runtime.native import load_native
 from slipstream.runtime.native.loading import plan
@@ -44,10 +47,11 @@ def test_the_header_s_bytes_are_what_a_runtime_takes(tmp_path: Path, shape: Shap
         expected = kv_bytes_per_token(head)
         assert expected is not None
         assert kv_bytes_of(model, head) == expected
-        bill = memory_bill([model], expected)
+        bill = memory_bill([ModelDrafter(model)], expected, [head])
         assert bill.total == model.memory() + load_tokenizer(head).memory
         assert bill.context == 512
         assert bill.target_context == round((bill.weights + bill.kv_cache) / expected)
+        assert bill.formats == {"F32": head.tensor_bytes}
     finally:
         model.close()
 
@@ -67,18 +71,46 @@ def test_layers_with_a_window_take_nothing_more_once_it_is_full(tmp_path: Path) 
         model.close()
 
 
+def drafter(context: int = 99) -> ModelDrafter:
+    return ModelDrafter(FakeModel(context_length=context))
+
+
 def test_a_model_that_tells_no_parts_is_all_weights() -> None:
-    assert memory_bill([FakeModel(context_length=99)], 0.5) == MemoryBill(weights=1, context=99, target_context=2)
-    assert memory_bill([FakeModel()], None).target_context is None
+    assert memory_bill([drafter()], 0.5) == MemoryBill(weights=1, context=99, target_context=2)
+    assert memory_bill([drafter()], None).target_context is None
 
 
 def test_two_models_are_added_up() -> None:
-    bill = memory_bill([FakeModel(context_length=99), FakeModel(context_length=50)], 0.5)
+    bill = memory_bill([drafter(), drafter(50)], 0.5)
     assert bill == MemoryBill(weights=2, context=99, target_context=4)
 
 
+class Hoarder(BaseDrafter):
+    """Has no model, and something else that is large."""
+
+    def memory(self) -> int:
+        return 1000
+
+
+def test_a_drafter_without_a_model_tells_what_it_takes() -> None:
+    bill = memory_bill([drafter(), Hoarder()], 0.5)
+    assert bill == MemoryBill(weights=1, context=99, target_context=2002, own=1000)
+    assert bill.total == bill.as_dict()["total_bytes"] == 1001
+
+
+def test_rows_that_are_no_whole_blocks_are_on_the_bill(tmp_path: Path) -> None:
+    source = tiny_llama(tmp_path / "x.gguf", storage="F16", shape=Shape(feed_forward=80))
+    write_low_bit(read_model_header(source), tmp_path / "copy.gguf", lambda done: None)
+    copy = read_model_header(tmp_path / "copy.gguf")
+    bill = memory_bill([drafter()], None, [copy])
+    assert set(bill.formats) == {"Q4_0", "Q8_0", "F16", "F32"}
+    assert sum(bill.formats.values()) == copy.tensor_bytes
+    assert bill.fallen_back == {"F16": 2 * 64 * 80 * 2}
+    assert bill.as_dict()["fallen_back_bytes"] == {"F16": 2 * 64 * 80 * 2}
+
+
 def test_no_model_costs_nothing() -> None:
-    bill = memory_bill([], 100)
+    bill = memory_bill([SuffixDrafter()], 100)
     assert bill.total == 0
     assert bill.as_dict()["target_context_tokens"] == 0
 
@@ -96,13 +128,7 @@ def test_the_bill_of_layers_is_what_memory_grew_by(
         with plain.sharing(draft="layers", speculation="on") as engine:
             engine.generate([40, 41, 42], seed=1, max_tokens=20)
             grown = sum(engine.memory().values()) - before
-            bill = memory_bill(engine.draft_models, kv_bytes_of(plain.target, read_model_header(path)))
+            bill = memory_bill(engine.drafters, kv_bytes_of(plain.target, read_model_header(path)))
     assert bill.total == grown
     assert (bill.total > 0) == (runtime == "llamacpp")
     assert bill.context == (512 if runtime == "llamacpp" else 0)
-
-
-def test_tables_are_in_the_bill() -> None:
-    bill = memory_bill([], 100, tables=5000)
-    assert (bill.total, bill.target_context) == (5000, 50)
-    assert bill.as_dict()["tables_bytes"] == 5000

@@ -86,7 +86,13 @@ def new_costs() -> Costs:
 
 
 def adaptive_policy(
-    costs: Costs, target: Model, drafters: Sequence[Drafter], *, max_slowdown: float, most: int
+    costs: Costs,
+    target: Model,
+    drafters: Sequence[Drafter],
+    *,
+    max_slowdown: float,
+    most: int,
+    most_predicted: int | None = None,
 ) -> AdaptivePolicy:
     """Measure what has to be measured, recall what was learned."""
     models = [None if drafter.free else drafter.model for drafter in drafters]
@@ -129,6 +135,7 @@ def adaptive_policy(
         tries=tries,
         acceptance=acceptance,
         most=most,
+        most_predicted=most_predicted,
         most_rows=target.max_rows,
         on_close=keep,
     )

@@ -27,10 +27,10 @@ def low_bit_copy(header: GgufHeader, kind: str, report: Callable[[float], None])
     RuntimeUnavailableError where llama.cpp is needed and not installed.
     """
     kind = kind.lower() or DEFAULT_KIND
-    if (bits := bits_per_weight(header)) < LEAST_BITS:
+    if not is_worth_a_copy(header):
         raise UsageError(
-            f"{header.path.name} has {bits:.1f} bits a weight, and a low-bit copy pays for models of 8 or more; "
-            "use --draft suffix or a smaller model."
+            f"{header.path.name} has {bits_per_weight(header):.1f} bits a weight, and a low-bit copy pays for models "
+            "of 8 or more; use --draft suffix or a smaller model."
         )
 
     def write(finished: Path) -> None:
@@ -41,6 +41,18 @@ def low_bit_copy(header: GgufHeader, kind: str, report: Callable[[float], None])
 
     what = f"a low-bit copy of {header.path.name}"
     return kept_copy(header, kind, what, header.tensor_bytes, write, report)
+
+
+def is_worth_a_copy(header: GgufHeader) -> bool:
+    """Whether a target has so many bits a weight that a copy in fewer is a good deal faster."""
+    return bits_per_weight(header) >= LEAST_BITS
+
+
+def copies_of(header: GgufHeader) -> dict[str, Path]:
+    """The copies of a target that have been made, by type. Raises ModelFileError where it cannot be read."""
+    made = sorted((cache_directory() / "copies").glob("*.gguf"))
+    start = f"{fingerprint(header.path)}-" if made else ""
+    return {path.stem.removeprefix(start): path for path in made if path.stem.startswith(start)}
 
 
 def bits_per_weight(header: GgufHeader) -> float:

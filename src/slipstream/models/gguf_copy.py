@@ -33,15 +33,20 @@ def head(header: GgufHeader, entries: Iterable[Entry], restated: Mapping[str, in
     for key, value in {**restated, "split.count": 0, "general.alignment": ALIGNMENT}.items():
         _restate(metadata, key, value)
     offset, table, count = 0, bytearray(), 0
-    for count, (name, shape, kind) in enumerate(entries, 1):  # noqa: B007
-        spelled = name.encode()
+    for count, entry in enumerate(entries, 1):  # noqa: B007
+        spelled, shape = entry.name.encode(), entry.shape
         table += struct.pack("<Q", len(spelled)) + spelled + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
-        table += struct.pack("<IQ", NUMBERS[kind], offset)
-        block = TENSOR_TYPES[NUMBERS[kind]]
-        offset += aligned(prod(shape) // block.block_size * block.block_bytes)
+        table += struct.pack("<IQ", NUMBERS[entry.kind], offset)
+        offset += aligned(nbytes(entry))
     struct.pack_into("<Q", metadata, 8, count)
     whole = metadata + table
     return bytes(whole + bytes(aligned(len(whole)) - len(whole)))
+
+
+def nbytes(entry: Entry) -> int:
+    """Bytes that a tensor takes."""
+    block = TENSOR_TYPES[NUMBERS[entry.kind]]
+    return prod(entry.shape) // block.block_size * block.block_bytes
 
 
 def aligned(position: int) -> int:

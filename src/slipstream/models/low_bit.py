@@ -5,7 +5,7 @@ that is largest without its sign gives the scale. The output's matrix keeps eigh
 are close, and is a small part of the work.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from slipstream.errors import UnsupportedModelError
 from slipstream.models.gguf import GgufHeader, TensorInfo
-from slipstream.models.gguf_copy import Entry, head, pad
+from slipstream.models.gguf_copy import Entry, head, nbytes, pad
 from slipstream.models.gguf_types import FILE_TYPES
+from slipstream.models.tensor_types import bytes_by_type, is_matrix
 
 BLOCK = 32
 CHUNK = 1 << 21
@@ -33,15 +34,13 @@ def write_low_bit(header: GgufHeader, destination: Path, progress: Callable[[flo
     header: of a model whose matrices are F32, F16, BF16 or Q8_0, as `read_model_header` gives it
     Raises UnsupportedModelError for other types, OSError where `destination` cannot be written.
     """
-    for tensor in header.tensors:
-        if _is_quantised(tensor) and tensor.type.name not in READERS:
-            raise UnsupportedModelError(
-                f"{header.path.name} has {tensor.type.name} matrices, of which no low-bit copy can be made without "
-                "llama.cpp; use another draft, or a file of 8 or 16 bits."
-            )
+    if (unknown := unreadable_type(header)) is not None:
+        raise UnsupportedModelError(
+            f"{header.path.name} has {unknown} matrices, of which no low-bit copy can be made without llama.cpp; "
+            "use another draft, or a file of 8 or 16 bits."
+        )
     files = [np.memmap(part, np.uint8, "r") for part in header.parts]
-    output_name = max(("output.weight", "token_embd.weight"), key=[one.name for one in header.tensors].count)
-    kinds = [_kind(tensor, output_name) for tensor in header.tensors]
+    kinds = _kinds(header)
     done, whole = 0, max(header.tensor_bytes, 1)
     with destination.open("wb") as output, ThreadPoolExecutor(threads) as pool:
         output.write(head(header, _entries(header.tensors, kinds), {"general.file_type": _FILE_TYPE}))
@@ -68,9 +67,34 @@ def _in_order(
         yield waiting.popleft().result()
 
 
+def unreadable_type(header: GgufHeader) -> str | None:
+    """A type of matrices from which no copy can be made here; None if there is none."""
+    types = [one.type.name for one in header.tensors if _is_quantised(one)]
+    return next((name for name in types if name not in READERS), None)
+
+
+def planned_types(header: GgufHeader) -> dict[str, int]:
+    """Bytes by tensor type, most first, of the copy that `write_low_bit` would make."""
+    held: Counter[str] = Counter()
+    for entry in _entries(header.tensors, _kinds(header)):
+        held[entry.kind] += nbytes(entry)
+    return dict(held.most_common())
+
+
+def planned_to_fall_back(header: GgufHeader) -> dict[str, int]:
+    """Of these, the bytes of matrices that stay as they are because their rows are no whole blocks."""
+    return bytes_by_type(one for one in header.tensors if is_matrix(one) and not _is_quantised(one))
+
+
 def _is_quantised(tensor: TensorInfo) -> bool:
     """Whether the copy has it in fewer bits: matrices of whole blocks."""
-    return len([size for size in tensor.shape if size > 1]) > 1 and tensor.shape[0] % BLOCK == 0
+    return is_matrix(tensor) and tensor.shape[0] % BLOCK == 0
+
+
+def _kinds(header: GgufHeader) -> list[str]:
+    """The types that all tensors have in the copy."""
+    output_name = max(("output.weight", "token_embd.weight"), key=[one.name for one in header.tensors].count)
+    return [_kind(tensor, output_name) for tensor in header.tensors]
 
 
 def _kind(tensor: TensorInfo, output_name: str) -> str:
