@@ -8,6 +8,7 @@ import pytest
 from slipstream import Engine, ModelOptions
 from slipstream.cli import settings
 from slipstream.engine import loading, low_bit
+from slipstream.engine.layers import pruned_copy
 from slipstream.engine.low_bit import bits_per_weight, copies_of, low_bit_copy
 from slipstream.errors import RuntimeUnavailableError, StorageError, UsageError
 from slipstream.models import cache_directory, read_model_header
@@ -57,6 +58,7 @@ def test_copies_that_are_there_are_found_by_their_types(target: Path) -> None:
     paths = {kind: low_bit_copy(header, kind, silent) for kind in ("q4_0", "q5_1")}
     other = tiny_llama(target.with_name("other.gguf"), storage="F16", shape=SHAPE, seed=1)
     low_bit_copy(read_model_header(other), "q4_0", silent)
+    pruned_copy(header, (0,), silent)
     assert copies_of(header) == paths
 
 

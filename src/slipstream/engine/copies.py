@@ -40,3 +40,10 @@ def kept_copy(
                 write(finished)
                 storage.publish(finished, path)
     return path
+
+
+def kept_copies(header: GgufHeader) -> dict[str, Path]:
+    """The copies of a target that have been made, by kind. Raises ModelFileError where it cannot be read."""
+    made = sorted((cache_directory() / "copies").glob("*.gguf"))
+    start = f"{fingerprint(header.path)}-" if made else ""
+    return {path.stem.removeprefix(start): path for path in made if path.stem.startswith(start)}

@@ -232,7 +232,7 @@ def _plan_model(name: str, target: GgufHeader, options: ModelOptions, several: b
     except VocabularyMismatchError:
         notice = _overlap_notice(target, model, *vocabularies)
     choice = choose(model, options.for_draft())
-    return DraftPlan(source, _loader(model, choice, options, make), model, choice, notice)
+    return DraftPlan(source, _loader(model, choice, options, make), model, choice, notice=notice)
 
 
 def _overlap_notice(target: GgufHeader, model: GgufHeader, theirs: Vocabulary, own: Vocabulary) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
-from slipstream.engine.copies import kept_copy
+from slipstream.engine.copies import kept_copies, kept_copy
 from slipstream.errors import UsageError
 from slipstream.models import GgufHeader
 from slipstream.models.low_bit import write_low_bit
@@ -49,10 +49,8 @@ def is_worth_a_copy(header: GgufHeader) -> bool:
 
 
 def copies_of(header: GgufHeader) -> dict[str, Path]:
-    """The copies of a target that have been made, by type. Raises ModelFileError where it cannot be read."""
-    made = sorted((cache_directory() / "copies").glob("*.gguf"))
-    start = f"{fingerprint(header.path)}-" if made else ""
-    return {path.stem.removeprefix(start): path for path in made if path.stem.startswith(start)}
+    """The low-bit copies of a target that have been made, by type. Raises ModelFileError where it cannot be read."""
+    return {kind: path for kind, path in kept_copies(header).items() if kind.isidentifier()}
 
 
 def bits_per_weight(header: GgufHeader) -> float:
