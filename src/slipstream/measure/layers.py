@@ -162,7 +162,7 @@ def _searched(
         state.memory,
         keep=request.keep,
         save=lambda: state.save_and_tell(clock, search),
-        stop=lambda: should_stop() or clock.over,
+        stop=lambda: should_stop() or (clock.over and search.evaluated > 0),  # one subset in any case
     )
     clock.ends_at = SEARCHING
     search.run()
