@@ -72,6 +72,16 @@ def test_the_table_and_a_second_search(cli: Cli, model: Path, prompts: Path) -> 
     assert fresh["resumed"] == 0
 
 
+def test_a_budget_that_is_too_small_for_anything_still_finds_something(
+    cli: Cli, model: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measured._Clock, "_gone", 2.0)
+    found = json.loads(cli("layers", model, "--prompts", prompts, "--json", *QUICK).out)
+    assert found["evaluated"] == 1
+    assert found["subsets"][0]["layers"] == found["default"]["layers"] == "0-1,5"
+    assert layer_profiles.find(model, COUNT) is not None
+
+
 def test_layers_can_be_kept(cli: Cli, model: Path, prompts: Path) -> None:
     found = json.loads(cli("layers", model, "--prompts", prompts, "--keep", "2-3", "--json", *QUICK).out)
     for one in found["subsets"]:

@@ -109,7 +109,15 @@ class Memory:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> "Memory":
-        return cls(*(dict(given[name]) for name in ("rows", "costs", "agreements", "checked")))
+        """What `dataclasses.asdict` gave, through JSON. Raises KeyError, TypeError or ValueError for anything else."""
+
+        def numbers(name: str) -> dict[str, float]:
+            return {key: float(value) for key, value in given[name].items()}
+
+        def lists(name: str) -> dict[str, list[list[float]]]:
+            return {key: [[float(one) for one in row] for row in rows] for key, rows in given[name].items()}
+
+        return cls(numbers("rows"), numbers("costs"), lists("agreements"), lists("checked"))
 
 
 def predicted(rate: float, cost: float, verify: Callable[[int], float]) -> tuple[float, int]:

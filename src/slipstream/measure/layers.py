@@ -108,35 +108,12 @@ def find_layers(
     _check(engine, count)
     clock = _Clock(request.seconds, progress)
     state = _State(_state_path(header, prompts, request), fresh=request.fresh)
-    if not state.passages:
-        told = clock.says("answering prompts")
-        state.passages = answered(engine, prompts, request.max_tokens, told, should_stop)
-        if should_stop():
-            return LayerReport(engine.target.name, count, partial=True)
-    if not any(not passage.checked for passage in state.passages):
-        raise UsageError("None of the prompts has an answer that can be used; give others, or longer ones.")
-    if not state.memory.rows:
-        engine.sessions.close()
-        state.memory.rows = profile(engine.target, PROFILE_SECONDS).as_dict()
-    state.save()
     report = LayerReport(engine.target.name, count, resumed=len(state.memory.agreements))
-    with opened(engine, state.passages) as passages:
-        clock.tell("measuring costs")
-        costs = _costs(passages, count, state.memory)
-        search = Search(
-            passages,
-            count,
-            costs,
-            state.memory,
-            keep=request.keep,
-            save=lambda: state.save_and_tell(clock, search),
-            stop=lambda: should_stop() or clock.over,
-        )
-        clock.ends_at = SEARCHING
-        search.run()
-        clock.ends_at = 1.0
-        search.look_for_nested()
-        _report(report, search, state)
+    _prepare(engine, prompts, request, state, clock, should_stop)
+    if not should_stop():
+        with opened(engine, state.passages) as passages:
+            search = _searched(passages, count, request, state, clock, should_stop)
+            _report(report, search, state)
     report.partial = should_stop()
     if report.subsets:
         subsets = tuple(one.layers for one in report.subsets)
@@ -144,6 +121,54 @@ def find_layers(
         kept = LayerProfile(engine.target.name, count, subsets, speedups, today())
         report.profile = layer_profiles.save(header.path, kept)
     return report
+
+
+def _prepare(
+    engine: Engine,
+    prompts: Sequence[BenchPrompt],
+    request: LayerRequest,
+    state: "_State",
+    clock: "_Clock",
+    should_stop: Callable[[], bool],
+) -> None:
+    """Answers, and what the whole model's forwards cost, unless they are known from an earlier search."""
+    if not state.passages:
+        told = clock.says("answering prompts")
+        passages = answered(engine, prompts, request.max_tokens, told, should_stop)
+        if should_stop():  # half of them would be taken for all of them the next time
+            return
+        if not any(not passage.checked for passage in passages):
+            raise UsageError("None of the prompts has an answer that can be used; give others, or longer ones.")
+        state.passages = passages
+    if not state.memory.rows:
+        engine.sessions.close()
+        state.memory.rows = profile(engine.target, PROFILE_SECONDS).as_dict()
+    state.save()
+
+
+def _searched(
+    passages: Passages,
+    count: int,
+    request: LayerRequest,
+    state: "_State",
+    clock: "_Clock",
+    should_stop: Callable[[], bool],
+) -> Search:
+    clock.tell("measuring costs")
+    search = Search(
+        passages,
+        count,
+        _costs(passages, count, state.memory),
+        state.memory,
+        keep=request.keep,
+        save=lambda: state.save_and_tell(clock, search),
+        stop=lambda: should_stop() or (clock.over and search.evaluated > 0),  # one subset in any case
+    )
+    clock.ends_at = SEARCHING
+    search.run()
+    clock.ends_at = 1.0
+    search.look_for_nested()
+    return search
 
 
 def _check(engine: Engine, count: int) -> None:
@@ -203,7 +228,7 @@ class _State:
                 self.passages = [Passage.from_dict(one) for one in given["passages"]]
                 self.memory = Memory.from_dict(given["memory"])
                 _costs_of(self.memory, 2)
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             self.passages, self.memory = [], Memory()
 
     def save(self) -> None:
