@@ -9,7 +9,7 @@ from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Growth
 from slipstream.core.tree import ROOT, Draft
 from slipstream.core.verify import Commit, Verdict
-from slipstream.draft.recycling import MOST_READ, MOST_SCOPES, SUCCESSORS, RecyclingDrafter
+from slipstream.draft.recycling import IGNORED, MOST_READ, MOST_SCOPES, SUCCESSORS, TURN, RecyclingDrafter
 from slipstream.engine import Engine
 from slipstream.policy import FixedLength
 from tests.fakes import FakeModel, FakeRows, SmallVocabulary
@@ -100,6 +100,21 @@ def test_few_rows_of_a_round_are_looked_at(drafter: RecyclingDrafter) -> None:
         view.tokens.append(token)
         known += drafted(drafter, view).tokens[:1] == [10]
     assert known == MOST_READ
+
+
+def test_a_text_that_has_no_use_for_it_is_served_now_and_then(drafter: RecyclingDrafter) -> None:
+    view = begun(drafter, 1, 2, 3, 1)
+    proposed = []
+    for _ in range(IGNORED + 3 * TURN):
+        proposed.append(len(drafted(drafter, view)) > 0)
+        view.tokens += [1]
+        drafter.observe(view, Draft(), Verdict([Commit(1, None, "", "", None)], 0), rows([2, 1]))
+    assert all(proposed[:IGNORED])
+    assert sum(proposed[IGNORED:]) == 3
+    used = Draft.chain([2], "recycling")
+    view.tokens += [2, 1]
+    drafter.observe(view, used, Verdict([Commit(2, 0, "", "", None), Commit(1, None, "", "", None)], 1), rows([2], [1]))
+    assert drafted(drafter, view).tokens
 
 
 def test_scopes_do_not_learn_from_each_other(drafter: RecyclingDrafter) -> None:

@@ -7,6 +7,7 @@ token's context, for places where nothing longer is known.
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
@@ -24,10 +25,15 @@ MOST_SCOPES = 8
 """Memories that are kept at once, those that were used last."""
 PRIOR = (0.45, 0.15, 0.08)
 """P(a successor is right) by rank, until the texts tell; more are not proposed."""
-MOST_LEVELS = 5
+MOST_LEVELS = 3
 """Tokens whose successors are asked for in one draft."""
 LEAST = 0.04
 """What is reached more seldom is not proposed."""
+UNKNOWN, CERTAIN = 0.0, 16.0
+"""Leads of a successor from the prompt, of which nothing else is known, and of one that filters leave alone."""
+IGNORED, TURN = 16, 4
+"""After so many proposals in a row of which nothing was verified a text is served in every fourth round only: to propose
+takes up to some hundredths of a small model's forward."""
 
 
 class Successors:
@@ -66,6 +72,20 @@ class Successors:
         return self.ids.nbytes + self.behind.nbytes
 
 
+@dataclass(slots=True)
+class _Text:
+    """A text that is served. ignored: proposals in a row that were not verified; turn: rounds since it had enough."""
+
+    memory: Successors
+    ignored: int = 0
+    turn: int = 0
+    proposed: bool = False
+
+    @property
+    def rests(self) -> bool:
+        return self.ignored >= IGNORED and self.turn % TURN != 0
+
+
 class RecyclingDrafter(BaseDrafter):
     """Proposes the remembered successors of the newest token, their successors, and so on, likeliest ways first.
 
@@ -82,7 +102,7 @@ class RecyclingDrafter(BaseDrafter):
         self._size = vocabulary_size
         # whoever uses this machine is served first, and then a bill is right before the first text
         self._memories: OrderedDict[str, Successors] = OrderedDict({"": Successors(vocabulary_size)})
-        self._of: dict[int, Successors] = {}
+        self._texts: dict[int, _Text] = {}
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         memory = self._memories.get(sequence.scope)
@@ -92,15 +112,16 @@ class RecyclingDrafter(BaseDrafter):
         if len(self._memories) > MOST_SCOPES:
             self._memories.popitem(last=False)
         memory.learn_text(sequence.tokens)
-        self._of[sequence.id] = memory
+        self._texts[sequence.id] = _Text(memory)
 
     def end(self, sequence: SequenceView) -> None:
-        self._of.pop(sequence.id, None)
+        self._texts.pop(sequence.id, None)
 
     def observe(self, sequence: SequenceView, draft: Draft, verdict: Verdict, rows: Rows) -> None:
-        memory, read = self._of[sequence.id], 0
-        commits = verdict.commits
-        if not commits:
+        text, commits = self._texts[sequence.id], verdict.commits
+        rests, memory, read = text.rests, text.memory, 0
+        self._count(text, draft)
+        if rests or not commits:
             return
         row, token = 0, sequence.tokens[-1 - len(commits)]
         for commit in commits:
@@ -113,14 +134,25 @@ class RecyclingDrafter(BaseDrafter):
 
     def extend(self, frontier: Sequence[Growth]) -> None:
         for growth in frontier:
-            if len(growth.draft) == 0:
-                self._grow(growth, self._of[growth.sequence.id])
+            text = self._texts[growth.sequence.id]
+            if len(growth.draft) == 0 and not text.rests:
+                self._grow(growth, text.memory)
+                text.proposed = len(growth.draft) > 0
 
     def memory(self) -> int:
         return sum([one.nbytes for one in self._memories.values()])
 
     def close(self) -> None:
         self._memories.clear()
+
+    def _count(self, text: _Text, draft: Draft) -> None:
+        """Whether a round that is over had any use for a proposal."""
+        if draft.sources and draft.sources[0] == self.name:
+            text.ignored = 0
+        elif text.proposed:
+            text.ignored += 1
+        text.proposed = False
+        text.turn = text.turn + 1 if text.ignored >= IGNORED else 0
 
     def _grow(self, growth: Growth, memory: Successors) -> None:
         """Best first: of all nodes that are there, the successors of the one that is reached most often."""
@@ -144,20 +176,20 @@ class RecyclingDrafter(BaseDrafter):
     def _ranked(self, growth: Growth, memory: Successors, token: int, position: int) -> tuple[list[int], list[float]]:
         """Successors as the target's noise would have them, best first, and how far apart they are."""
         count = min(growth.siblings, len(PRIOR))
-        ids = memory.ids[token]
-        if ids[0] < 0:
+        tokens: list[int] = memory.ids[token].tolist()
+        if tokens[0] < 0:
             return [], []
-        known = int((ids >= 0).sum())
+        known = tokens.index(-1) if tokens[-1] < 0 else SUCCESSORS
         sampler = growth.sequence.sampler
-        behind = memory.behind[token, :known]
-        if sampler.params.temperature == 0 or known == 1:
-            tokens, scores = ids[:known].tolist(), (-behind).tolist()
+        if known == 1:
+            return tokens[:1], [UNKNOWN]
+        if sampler.params.temperature == 0:
+            margins: list[float] = memory.behind[token].tolist()
         else:
-            ranked, values = sampler.rank(ids[:known], -behind, position)
-            tokens, scores = ranked.tolist(), values.tolist()
-        lead = scores[0] - scores[1] if len(scores) > 1 else 16.0 if known > 1 else 0.0
-        margins = [lead, *(scores[0] - score for score in scores[1:])]
-        return tokens[:count], margins[:count]
+            ranked, scores = sampler.rank(memory.ids[token, :known], -memory.behind[token, :known], position)
+            tokens, margins = ranked.tolist(), (scores[0] - scores).tolist()
+        margins[0] = margins[1] if len(margins) > 1 else CERTAIN
+        return tokens[: min(count, known)], margins[:count]
 
 
 def _bucket(margin: float, rank: int) -> int:
