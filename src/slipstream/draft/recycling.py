@@ -32,7 +32,7 @@ LEAST = 0.04
 UNKNOWN, CERTAIN = 0.0, 16.0
 """Leads of a successor from the prompt, of which nothing else is known, and of one that filters leave alone."""
 IGNORED, TURN = 16, 4
-"""After so many proposals in a row of which nothing was verified a text is served in every fourth round only: to propose
+"""After so many proposals in a row of which nothing was verified a text is served in every fourth round only, for each
 takes up to some hundredths of a small model's forward."""
 
 
