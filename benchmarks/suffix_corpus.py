@@ -18,7 +18,8 @@ Quoted: geometric means of paired ratios with their 95 % intervals, without answ
 
 import argparse
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from time import perf_counter
@@ -41,6 +42,8 @@ from slipstream.measure.runner import run_bench
 TARGETS = {"135M": "SmolLM2-135M Q4_1", "wide": "wide Q4_0"}
 QUOTING = ("code-editing", "summary", "retrieval")
 OTHER_SEED = 1000
+FIRST = BenchPrompt("first", "warm-up", text="Once upon a time")
+"""Answered first and not counted: the warm-up would tell a drafter how the first answer begins."""
 LOOKED_UP = 10_000_000
 
 
@@ -74,23 +77,30 @@ def texts_of(plain: Engine, prompts: Sequence[BenchPrompt], options: GenerationO
 
 def compare(
     plain: Engine,
-    drafters: dict[str, Drafter],
+    make: Callable[[int], dict[str, Drafter]],
     prompts: Sequence[BenchPrompt],
     options: GenerationOptions,
     repeats: int,
 ) -> list[Answer]:
-    """Plain decoding and each drafter with the policy of `auto`, in turn."""
-    engines = {PLAIN: plain, **{name: plain.sharing(draft=drafter) for name, drafter in drafters.items()}}
-    try:
-        results = run_bench(engines, prompts, repeats=repeats, options=options)
-    finally:
-        for name in drafters:
-            engines[name].close()
-    for failure in results.failures:
-        print(f"  failed: {failure}", flush=True)
-    if others := differing(results.answers):
-        print(f"  other ids (a near-tie on llama.cpp, a mistake on the native runtime): {len(others)} answers")
-    return results.answers
+    """Plain decoding and each drafter with the policy of `auto`, in turn.
+
+    make: new drafters for a repeat, or greedy answers would be remembered from the one before
+    """
+    answers = []
+    for repeat in range(repeats):
+        drafters = make(repeat)
+        engines = {PLAIN: plain, **{name: plain.sharing(draft=drafter) for name, drafter in drafters.items()}}
+        try:
+            results = run_bench(engines, [FIRST, *prompts], options={**options, "seed": repeat})
+        finally:
+            for name in drafters:
+                engines[name].close()
+        for failure in results.failures:
+            print(f"  failed: {failure}", flush=True)
+        if others := differing(results.answers):
+            print(f"  other ids (a near-tie on llama.cpp, a mistake on the native runtime): {len(others)} answers")
+        answers += [replace(one, repeat=repeat) for one in results.answers if one.kind != FIRST.kind]
+    return answers
 
 
 def report(where: str, name: str, answers: Sequence[Answer], recorder: Recorder) -> None:
@@ -110,15 +120,19 @@ def suffix(plain: Engine, where: str, arguments: argparse.Namespace, options: Ge
     texts = texts_of(plain, prompts, {**options, "seed": OTHER_SEED})
     size, found = plain.target.vocabulary.size, list[Answer]()
     for prompt in prompts:
+        others = [text for name, text in texts.items() if name != prompt.id]
+        held = {"nothing": [], "others": others, "again": [*others, texts[prompt.id]]}
         with tempfile.TemporaryDirectory() as folder:
-            others = [text for name, text in texts.items() if name != prompt.id]
-            corpora = {
-                "others": given(Path(folder) / "others", size, others),
-                "again": given(Path(folder) / "again", size, [*others, texts[prompt.id]]),
-            }
-            drafters: dict[str, Drafter] = {"nothing": SuffixDrafter(None, RecyclingDrafter(size))}
-            drafters |= {name: SuffixDrafter(corpus, RecyclingDrafter(size)) for name, corpus in corpora.items()}
-            found += compare(plain, drafters, [prompt], options, arguments.repeats)
+
+            def make(repeat: int, held: dict[str, list[list[int]]] = held, folder: str = folder) -> dict[str, Drafter]:
+                return {
+                    name: SuffixDrafter(
+                        given(Path(folder) / f"{name}-{repeat}", size, some) if some else None, RecyclingDrafter(size)
+                    )
+                    for name, some in held.items()
+                }
+
+            found += compare(plain, make, [prompt], options, arguments.repeats)
     for name in ("nothing", "others", "again"):
         report(where, name, found, out)
 
@@ -126,10 +140,10 @@ def suffix(plain: Engine, where: str, arguments: argparse.Namespace, options: Ge
 def recycling(
     plain: Engine, where: str, arguments: argparse.Namespace, options: GenerationOptions, out: Recorder
 ) -> None:
-    """Alone on chat; its memory grows with the prompts, as in a program that is used."""
-    drafter = RecyclingDrafter(plain.target.vocabulary.size)
-    prompts = shipped_prompts(("chat",), arguments.per_kind)
-    report(where, "recycling", compare(plain, {"recycling": drafter}, prompts, options, arguments.repeats), out)
+    """Alone on chat; its memory grows with the prompts, as in a program that is used, and is new in each repeat."""
+    size, prompts = plain.target.vocabulary.size, shipped_prompts(("chat",), arguments.per_kind)
+    answers = compare(plain, lambda _: {"recycling": RecyclingDrafter(size)}, prompts, options, arguments.repeats)
+    report(where, "recycling", answers, out)
 
 
 def lookup(tokens: int, recorder: Recorder) -> None:

@@ -9,7 +9,7 @@ from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Growth
 from slipstream.core.tree import ROOT, Draft
 from slipstream.core.verify import Commit, Verdict
-from slipstream.draft.recycling import MOST_READ, MOST_SCOPES, SUCCESSORS, RecyclingDrafter
+from slipstream.draft.recycling import IGNORED, MOST_READ, MOST_SCOPES, PAIRS, SUCCESSORS, TURN, RecyclingDrafter
 from slipstream.engine import Engine
 from slipstream.policy import FixedLength
 from tests.fakes import FakeModel, FakeRows, SmallVocabulary
@@ -74,6 +74,18 @@ def test_a_way_goes_on_with_the_successors_of_successors(drafter: RecyclingDraft
     assert 9 in [token for token, parent in zip(tree.tokens, tree.parents, strict=True) if parent == ROOT]
 
 
+def test_a_pair_of_tokens_says_more_than_the_last_one(drafter: RecyclingDrafter) -> None:
+    view = begun(drafter, 1, 3)
+    learn(drafter, view, [5])
+    view.tokens += [2, 3]
+    learn(drafter, view, [6])
+    for before, expected in ((1, 5), (2, 6), (4, 6)):
+        view.tokens += [before, 3]
+        draft = drafted(drafter, view)
+        assert draft.tokens[0] == expected
+        assert (draft.estimates[0] > 0.3) == (before in (1, 2))
+
+
 def test_the_prompt_is_known_before_anything_was_verified(drafter: RecyclingDrafter) -> None:
     assert drafted(drafter, begun(drafter, 1, 2, 3, 1)).tokens[:2] == [2, 3]
 
@@ -83,11 +95,11 @@ def test_nothing_is_proposed_where_nothing_is_known(drafter: RecyclingDrafter) -
 
 
 def test_what_was_guessed_right_is_not_looked_at_again(drafter: RecyclingDrafter) -> None:
-    view = begun(drafter, 1)
+    view = begun(drafter, 0, 1)
     learn(drafter, view, [VOCABULARY - 1, 6])
-    view.tokens.append(1)
+    view.tokens += [0, 1]
     learn(drafter, view, [8, 9])
-    view.tokens.append(1)
+    view.tokens += [0, 1]
     assert drafted(drafter, view).tokens == [VOCABULARY - 1]
 
 
@@ -102,6 +114,21 @@ def test_few_rows_of_a_round_are_looked_at(drafter: RecyclingDrafter) -> None:
     assert known == MOST_READ
 
 
+def test_a_text_that_has_no_use_for_it_is_served_now_and_then(drafter: RecyclingDrafter) -> None:
+    view = begun(drafter, 1, 2, 3, 1)
+    proposed = []
+    for _ in range(IGNORED + 3 * TURN):
+        proposed.append(len(drafted(drafter, view)) > 0)
+        view.tokens += [1]
+        drafter.observe(view, Draft(), Verdict([Commit(1, None, "", "", None)], 0), rows([2, 1]))
+    assert all(proposed[:IGNORED])
+    assert sum(proposed[IGNORED:]) == 3
+    used = Draft.chain([2], "recycling")
+    view.tokens += [2, 1]
+    drafter.observe(view, used, Verdict([Commit(2, 0, "", "", None), Commit(1, None, "", "", None)], 1), rows([2], [1]))
+    assert drafted(drafter, view).tokens
+
+
 def test_scopes_do_not_learn_from_each_other(drafter: RecyclingDrafter) -> None:
     view = begun(drafter, 1, 2, 3, scope="one")
     learn(drafter, view, [5])
@@ -111,10 +138,11 @@ def test_scopes_do_not_learn_from_each_other(drafter: RecyclingDrafter) -> None:
 
 
 def test_memory_is_what_the_arrays_take_and_bounded(drafter: RecyclingDrafter) -> None:
-    assert drafter.memory() == VOCABULARY * SUCCESSORS * (4 + 2), "the bill is right before the first text"
+    one = (VOCABULARY + PAIRS) * SUCCESSORS * (4 + 2) + 8 * PAIRS
+    assert drafter.memory() == one, "the bill is right before the first text"
     for number in range(MOST_SCOPES + 3):
         begun(drafter, 1, scope=str(number))
-    assert drafter.memory() == MOST_SCOPES * VOCABULARY * SUCCESSORS * (4 + 2)
+    assert drafter.memory() == MOST_SCOPES * one
 
 
 def test_the_bill_is_what_the_process_grows_by() -> None:

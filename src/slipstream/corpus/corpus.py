@@ -34,7 +34,8 @@ class Corpus:
     vocabulary_size: what ids are below
     most_tokens:     of the ring, and of all indices together
 
-    All methods but `close` may be called from any thread and take no time worth mentioning.
+    All methods but `flush` and `close` may be called from any thread and take no time worth mentioning. After `close`
+    nothing is kept or found.
     """
 
     def __init__(self, folder: Path, vocabulary_size: int, most_tokens: int = MOST_TOKENS) -> None:
@@ -48,7 +49,7 @@ class Corpus:
         self._recent: dict[str, deque[Tokens]] = {}
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: Thread | None = None
-        self._complained = False
+        self._complained = self._closing = False
 
     def index(self, scope: str) -> CorpusIndex:
         """Of a scope; it fills in the background when it is asked for first, and by what others have added since."""
@@ -85,6 +86,7 @@ class Corpus:
 
     def close(self) -> None:
         """Write what waits to be written, and end the thread; closing twice is harmless."""
+        self._closing = True  # nothing is read any more
         thread, self._thread = self._thread, None
         if thread is not None:
             self._jobs.put(None)
@@ -96,6 +98,8 @@ class Corpus:
     # --- on the thread
 
     def _do(self, job: Callable[[], None]) -> None:
+        if self._closing:
+            return
         if self._thread is None:
             self._thread = Thread(target=self._work, name="corpus", daemon=True)
             self._thread.start()
@@ -119,15 +123,22 @@ class Corpus:
         self._complained = True
 
     def _load(self, scope: str, index: CorpusIndex) -> None:
-        self._learn(self._ring.news(self._wanted()))
+        try:
+            if not self._closing:
+                self._learn(self._ring.news(self._wanted()))
+                self._read(scope, index)
+        finally:
+            self._loaded.add(scope)
+            self._shrink()
+
+    def _read(self, scope: str, index: CorpusIndex) -> None:
+        """All that the ring has of a scope."""
         lengths: list[int] = []
         self._ring.visit(lambda one: lengths.append(len(one.tokens) + 1), scope_key(scope))
         index.reserve(sum(lengths))
         batch = _Batch(index)
         self._ring.visit(batch.take, scope_key(scope))
         batch.flush()
-        self._loaded.add(scope)
-        self._shrink()
 
     def _learn(self, news: News) -> None:
         """Enter what others wrote, or forget all that somebody cleared."""
