@@ -180,7 +180,7 @@ def test_a_few_tokens_are_ranked_as_in_a_row_of_nothing_else(
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_nothing_is_proposed_where_all_that_is_known_is_banned(temperature: float) -> None:
-    banned = {token: -math.inf for token in (3, 5)}
+    banned = dict.fromkeys((3, 5), -math.inf)
     sampler = Sampler(replace(PLAIN, temperature=temperature, logit_bias=banned), 10)
     assert sampler.propose_among(np.array([3, 5]), np.ones(2, np.float32), 7, []).tokens == []
     assert sampler.propose_among(np.array([3, 4, 5]), np.ones(3, np.float32), 7, [], 3).tokens == [4]

@@ -110,7 +110,7 @@ class Sampler:
         return _proposal(ids, scores, count)
 
     def propose_among(self, ids: Ids, logits: Logits, position: int, prefix: Sequence[int], count: int = 1) -> Proposal:
-        """As `propose`, for a drafter that knows logits of a few tokens; no other is proposed, and none if all are banned.
+        """As `propose`, for a drafter that knows logits of a few tokens: no other is proposed, none if all are banned.
 
         ids: [n] ascending; logits: [n] float32, at least one of them
         """
