@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from slipstream.draft.other_tokenizer import Reading, spell, spell_after
 from slipstream.errors import UnsupportedModelError
 from slipstream.policy import FixedLength
 from slipstream.tokenizer import Tokenizer, load_tokenizer
-from tests.fakes import ByteVocabulary, FakeModel
+from tests.fakes import ByteVocabulary, FakeModel, FakeSession
 from tests.helpers import GREEDY, View, accept_first
 from tests.tokenizer import vocabularies
 
@@ -59,6 +60,8 @@ class PieceVocabulary(ByteVocabulary):
 
 
 PAIRS = PieceVocabulary([bytes([one, other]) for one in LETTERS for other in LETTERS])
+LONG = PieceVocabulary([*PAIRS.pieces, *[bytes(five) for five in product(b"ab", repeat=5)]])
+"""A fifth letter can change the two tokens before it."""
 BYTES = ByteVocabulary()
 
 
@@ -260,24 +263,41 @@ def test_the_session_feeds_whatever_it_lacks(
 
     Up to how the text is cut, so the draft model here looks at letters.
     """
-    model = TextModel(PAIRS, max_rows=7, deepest_rollback=deepest)
+    model = TextModel(LONG, max_rows=7, deepest_rollback=deepest)
     random = np.random.default_rng(seed)
-    view = View(random.choice(list(LETTERS), prompt_length).tolist(), SAMPLED)
+    view = View(random.choice(list(b"ab"), prompt_length).tolist(), SAMPLED)
     drafter = drafter_for(view, model, BYTES)
     for steps, accepted in rounds:
         draft = grow(drafter, view, steps, siblings)
-        fresh = OtherTokenizerDrafter(TextModel(PAIRS), BYTES)
+        fresh = OtherTokenizerDrafter(TextModel(LONG), BYTES)
         fresh.begin(view, 0)
         assert draft.tokens == grow(fresh, view, steps, siblings).tokens
+        reading = drafter._readings[view.id]
+        session = reading.placed.session
+        assert isinstance(session, FakeSession)
+        assert session.tokens == [*reading.tokens, *reading.drafted][: session.length]
+        assert session.length >= len(reading.tokens) or not steps
         chain = draft.path_tokens(draft.tip)
         accepted = min(accepted, len(chain))
-        view.tokens += [*chain[:accepted], int(random.choice(list(LETTERS)))]
+        view.tokens += [*chain[:accepted], int(random.choice(list(b"ab")))]
         if siblings == 1:
             drafter.observe(view, draft, accept_first(draft, accepted), None)  # type: ignore[arg-type]
     drafter.end(view)
     drafter.close()
     assert model.open_sessions == 0
     assert model.closed
+
+
+def test_tokens_that_more_text_has_changed_are_taken_back() -> None:
+    view = View(list(b"cdabab"), GREEDY)
+    drafter = drafter_for(view, TextModel(LONG), BYTES)
+    grow(drafter, view, 3)
+    view.tokens += b"ac"
+    grow(drafter, view, 1)
+    session = drafter._readings[view.id].placed.session
+    assert isinstance(session, FakeSession)
+    assert text_of(LONG, session.tokens) == b"cdababac"
+    assert session.tokens == LONG.tokenize("cdababac", add_bos=False, parse_special=False)
 
 
 def test_a_full_context_ends_drafting_and_breaks_nothing() -> None:
@@ -336,6 +356,16 @@ def test_only_the_end_of_a_text_is_read_again() -> None:
     assert reading.tokens == PieceVocabulary(own.pieces).tokenize("abcdef" * 250, add_bos=False, parse_special=False)
 
 
+def test_a_space_that_the_vocabulary_adds_comes_once() -> None:
+    spaced = PieceVocabulary([b" ab", b"ab", b"cd", b" "], adds_space=True)
+    reading, committed = Reading(BYTES, spaced), list(b"ab")
+    reading.update(committed)
+    for letter in b"cdab abcdcdababab cd" * 3:
+        committed.append(letter)
+        reading.update(committed)
+    assert reading.tokens == spaced.tokenize(bytes(committed).decode(), add_bos=False, parse_special=False)
+
+
 def test_a_space_that_the_vocabulary_adds_is_no_text() -> None:
     spaced = PieceVocabulary([b" ab", b" cd", b"ab", b" "], adds_space=True)
     assert spell(spaced, "ab cd", parse_special=False) == ([258, 259], [2, 5])
@@ -387,7 +417,8 @@ def test_any_tokens_can_be_read_and_drafts_say_what_was_drafted(
             if reading.spelled and not ends:
                 whole = bytes(reading.said).decode(errors="replace")
                 assert whole.startswith(said.decode()), "the target's tokens say what the draft model's say"
-    plain = b"".join([target.token_bytes(token) or target.token_name(token).encode() for token in committed])
+    read = committed[1:] if committed[:1] == [target.bos] else committed
+    plain = b"".join([target.token_bytes(token) or target.token_name(token).encode() for token in read])
     assert plain.decode(errors="replace").startswith(reading._text.decode())
 
 

@@ -110,13 +110,17 @@ class Sampler:
         return _proposal(ids, scores, count)
 
     def propose_among(self, ids: Ids, logits: Logits, position: int, prefix: Sequence[int], count: int = 1) -> Proposal:
-        """As `propose`, for a drafter that knows logits of a few tokens; no other is proposed.
+        """As `propose`, for a drafter that knows logits of a few tokens: no other is proposed, none if all are banned.
 
         ids: [n] ascending; logits: [n] float32, at least one of them
         """
         if self._bias is not None or self.params.has_penalties or self.constraint is not None:
             row = np.full(self.vocabulary_size, -np.inf, np.float32)
             row[ids] = logits
+            if self._bias is not None:
+                row[self._bias[0][self._bias[1] == -np.inf]] = -np.inf
+            if row.max() == -np.inf:
+                return Proposal([], [])
             tokens, margins = self.propose(row, position, prefix, count)
             known = [place for place, token in enumerate(tokens) if row[token] > -np.inf]
             return Proposal([tokens[place] for place in known], [margins[place] for place in known])
