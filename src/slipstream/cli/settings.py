@@ -21,8 +21,8 @@ NAMED = ("suffix", "lowbit")
 
 MODELS, SPECULATION, SAMPLING, TEXT, MACHINE = "Model", "Speculation", "Sampling", "Text", "Machine"
 DRAFT_LENGTH = (
-    "Tokens that are guessed at a time, 0 to 64: the most for --speculation auto (default 16), always so many for on "
-    "(default 4)."
+    "Tokens that are guessed at a time, 0 to 64: the most for --speculation auto (default 16, and 32 for a text with a "
+    "prediction), always so many for on (default 4)."
 )
 FILE_OR = "Default: the value that the model's file recommends; if it recommends none at all"
 
