@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from slipstream import Completion, Engine, SamplingParams
+from slipstream import Completion, Engine, ModelOptions, SamplingParams
 from slipstream.core.feed import feed
 from slipstream.core.gap import decision_gap
 from slipstream.core.protocols import Drafter, Growth, Model, Rows, Segment, StopRule
@@ -180,6 +180,56 @@ def test_the_same_ids_with_speculation_on_and_off(
         assert partings == []
     assert all(gap <= ALLOWED_GAP for *_, gap in partings), partings
     assert len(partings) <= texts // 4, "near-ties are rare; this many are something else"
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_same_ids_with_a_prediction(engine: Engine, setting: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The answer itself with one word in six exchanged, as a text: its tokens are not always the answer's."""
+    options, partings, accepted, engine.drafters = SETTINGS[setting], [], 0, []
+    for prompt in PROMPTS[::2]:
+        messages = [{"role": "user", "content": prompt["prompt"]}]
+        plain = engine.generate(messages, max_tokens=TOKENS, **options)  # type: ignore[arg-type]
+        words = plain.text.split(" ")
+        predicted = " ".join("other" if place % 6 == 5 else word for place, word in enumerate(words))
+        fast = engine.generate(messages, max_tokens=TOKENS, prediction=predicted, **options)  # type: ignore[arg-type]
+        accepted += fast.drafted_by("prediction")[0]
+        if fast.tokens != plain.tokens:
+            partings.append(parting_gap(engine, plain, fast, options))
+    with capsys.disabled():
+        sys.stdout.write(f"\n{setting}: {accepted} predicted tokens accepted, gaps {partings or '-'}\n")
+    assert accepted > 5 * len(PROMPTS[::2])
+    assert partings == [] or not engine.target.capabilities.bit_exact_rows
+    assert all(gap <= ALLOWED_GAP for gap in partings), partings
+
+
+@pytest.fixture(scope="module")
+def sixteen_bits(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A target that a low-bit copy can be made of; copies go to a cache of their own."""
+    folder = tmp_path_factory.mktemp("sixteen")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIPSTREAM_CACHE_DIR", str(folder / "cache"))
+        yield requantize(smollm2, folder / "sixteen.gguf", "F16")
+
+
+@pytest.mark.parametrize("draft", ["lowbit", "suffix+lowbit"])
+def test_the_same_ids_with_a_low_bit_copy(sixteen_bits: Path, draft: str) -> None:
+    """Where rows are bit-exact; fixed chains, and what the measuring policy makes of it."""
+    model = ModelOptions(runtime="native", draft_runtime="native", context_length=1024)
+    with (
+        Engine.load(sixteen_bits, speculation="off", options=model) as plain,
+        plain.sharing(draft=draft, speculation="on") as fixed,
+        plain.sharing(draft=draft, speculation="auto") as measured,
+    ):
+        for options in SETTINGS.values():
+            accepted = 0
+            for prompt in PROMPTS[::4]:
+                messages = [{"role": "user", "content": prompt["prompt"]}]
+                expected = plain.generate(messages, max_tokens=TOKENS, **options)  # type: ignore[arg-type]
+                for engine in (fixed, measured):
+                    fast = engine.generate(messages, max_tokens=TOKENS, **options)  # type: ignore[arg-type]
+                    assert fast.tokens == expected.tokens
+                    accepted += fast.drafted_by("lowbit")[0]
+            assert accepted > 0, "nothing was speculated, so nothing was tested"
 
 
 def parting_gap(engine: Engine, plain: Completion, fast: Completion, options: dict[str, float]) -> float:

@@ -23,8 +23,8 @@ NAMED = ("suffix", "recycling", "lowbit", "layers")
 CORPUS_VARIABLE = "SLIPSTREAM_CORPUS"
 MODELS, SPECULATION, SAMPLING, TEXT, MACHINE = "Model", "Speculation", "Sampling", "Text", "Machine"
 DRAFT_LENGTH = (
-    "Tokens that are guessed at a time, 0 to 64: the most for --speculation auto (default 16), always so many for on "
-    "(default 4)."
+    "Tokens that are guessed at a time, 0 to 64: the most for --speculation auto (default 16, and 32 for a text with a "
+    "prediction), always so many for on (default 4)."
 )
 FILE_OR = "Default: the value that the model's file recommends; if it recommends none at all"
 
