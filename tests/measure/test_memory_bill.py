@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slipstream.draft import ModelDrafter, SuffixDrafter
+from slipstream.draft import ModelDrafter, OtherTokenizerDrafter, SuffixDrafter
 from slipstream.draft.base import BaseDrafter
 from slipstream.engine import Engine, ModelOptions
 from slipstream.measure.memory_bill import MemoryBill, kv_bytes_of, kv_bytes_per_token, memory_bill
@@ -48,7 +48,9 @@ def test_the_header_s_bytes_are_what_a_runtime_takes(tmp_path: Path, shape: Shap
         assert expected is not None
         assert kv_bytes_of(model, head) == expected
         bill = memory_bill([ModelDrafter(model)], expected, [head])
-        assert bill.total == model.memory() + load_tokenizer(head).memory
+        assert bill.total == model.memory()
+        other = memory_bill([OtherTokenizerDrafter(model, model.vocabulary)], expected, [head])
+        assert other.buffers - bill.buffers == load_tokenizer(head).memory > 0
         assert bill.context == 512
         assert bill.target_context == round((bill.weights + bill.kv_cache) / expected)
         assert bill.formats == {"F32": head.tensor_bytes}

@@ -265,7 +265,8 @@ class OtherTokenizerDrafter(BaseDrafter):
             growing = self._step(growing)
 
     def memory(self) -> int:
-        return self.model.memory()
+        """The model's, and its tokenizer's, which a model of the target's vocabulary would share."""
+        return self.model.memory() + int(getattr(self.model.vocabulary, "memory", 0))
 
     def keep_sessions(self, most: int) -> None:
         """How many sessions may stay open for texts to come (`core.pool.SessionPool`)."""

@@ -16,7 +16,7 @@ F16_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class MemoryBill:
-    """Bytes of a drafter. Its tokenizer is among the buffers.
+    """Bytes of a drafter. What it takes beside its model, as a tokenizer of its own, is among the buffers.
 
     own:            of drafters without a model: tables, an index
     formats:        of the weights, by tensor type as the files have them, most first; empty where no file is read
@@ -95,8 +95,8 @@ def memory_bill(
     weights, cache, buffers = (sum(one.get(name, 0) for one in parts) for name in ("weights", "kv_cache", "buffers"))
     # where layers of the target draft, all is the target's
     owned = [model for model, one in zip(models, parts, strict=True) if any(one.values())]
-    buffers += sum(getattr(model.vocabulary, "memory", 0) for model in owned)
     own = sum(drafter.memory() for drafter in drafters if drafter.model is None)
+    buffers += sum(drafter.memory() for drafter in drafters) - own - sum(model.memory() for model in models)
     held = round((weights + cache + own) / target_token_bytes) if target_token_bytes else None
     fallen: Counter[str] = Counter()
     for file in files:
