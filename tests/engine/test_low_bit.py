@@ -11,7 +11,7 @@ from slipstream.engine import loading, low_bit
 from slipstream.engine.layers import pruned_copy
 from slipstream.engine.low_bit import bits_per_weight, copies_of, low_bit_copy
 from slipstream.errors import RuntimeUnavailableError, StorageError, UsageError
-from slipstream.models import cache_directory, read_model_header
+from slipstream.models import cache_directory, profiles, read_model_header
 from slipstream.models.gguf import GgufHeader
 from slipstream.runtime.llamacpp import binding
 from tests.tiny_models import Shape, tiny_llama
@@ -138,5 +138,9 @@ def test_specifications_that_say_nothing(target: Path, spec: str, says: str) -> 
         Engine.load(target, draft=spec)
 
 
-def test_the_command_line_knows_every_name() -> None:
+def test_the_command_line_and_profiles_know_every_name() -> None:
     assert set(settings.NAMED) == set(loading.NAMED)
+    assert set(profiles.DRAFTERS) == {"none", *loading.NAMED}
+    saved = profiles.Profile("it.gguf", "", "native", "suffix+layers:0-5,7+lowbit:q4_0")
+    assert saved.draft_files == []
+    assert saved.missing is None
