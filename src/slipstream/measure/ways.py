@@ -66,7 +66,7 @@ def ways(drafters: Sequence[str], drafting: Drafting, *, trees: bool) -> list[Wa
     for spec in [*drafters, *together]:
         found += [
             Way(_name(short(spec), drafting.fixed_length, tree), partial(_fixed, spec, drafting, tree))
-            for tree in (shapes if spec != "suffix" else [False])  # it knows one continuation, so a tree is its chain
+            for tree in shapes
         ]
         found.append(Way(f"{short(spec)}, auto", partial(_auto, spec, drafting)))
     found.append(
