@@ -24,7 +24,7 @@ MOST_INTERSECTED = 6
 """Patterns and formats that one string must have all of. Time doubles with each: 14 took nine seconds."""
 
 EXACT = 1 << 53
-"""Up to here every whole number is one in double precision, which the library reads: 2**63 became 9223372036854776000."""
+"""Up to here every whole number is one in double precision, which the library reads: 2**63 became ...776000."""
 _WIDEST = 1 << 63
 """The library cuts whole bounds to 64 bits."""
 
@@ -106,7 +106,7 @@ def _is_kept(key: str, number: float) -> bool:
         return number <= -_WIDEST or (number < _WIDEST and int(float(number)) == int(number))
     if key in _GREATEST:
         return number >= _WIDEST - 1 or (number > -_WIDEST and int(float(number)) == int(number))
-    return key in _TOLD or isinstance(number, float) or -EXACT <= number <= EXACT
+    return key in _TOLD or not isinstance(number, int) or -EXACT <= number <= EXACT
 
 
 def _inside(value: object) -> list[object]:
