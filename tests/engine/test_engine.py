@@ -207,7 +207,13 @@ def test_figures_add_up() -> None:
     assert statistics.acceptance_rate == 1.0
     assert set(statistics.accepted_per_position) == {1.0}
     assert sum(statistics.seconds.values()) == pytest.approx(timings.predicted_seconds, rel=0.2)
-    assert set(timings.as_dict()) >= {"prompt_n", "prompt_ms", "predicted_per_second", "draft_n", "draft_n_accepted"}
+    assert list(timings.as_dict()) == [
+        *("prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second", "cache_n"),
+        *("predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second"),
+        *("draft_n", "draft_n_accepted"),
+    ]
+    told = timings.as_dict()
+    assert told["predicted_per_token_ms"] * told["predicted_n"] == pytest.approx(told["predicted_ms"])
 
 
 def test_plain_decoding_is_the_loop_with_empty_drafts() -> None:

@@ -113,7 +113,7 @@ def serving(
     metrics, listener = Metrics(), address.bind()
     address.listen(listener)
     service = new_service(engine, metrics, limits, parallel=parallel, queue=queue, shared=shared)
-    server = new_server(create_app(service, metrics, doors), 5)
+    server = new_server(create_app(service, metrics, doors), limits.patience)
     thread = threading.Thread(target=server.run, args=([listener],), name="server")
     thread.start()
     try:

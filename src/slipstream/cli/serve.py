@@ -39,13 +39,18 @@ def _configured(context: typer.Context, path: Path | None) -> Path | None:
         raise UsageError(f"The configuration {path} cannot be read: {getattr(error, 'strerror', error)}.") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"The configuration {path} is not TOML: {error}.") from None
-    known = [parameter.name for parameter in context.command.params if parameter.name not in ("config", "help")]
-    for name in values:
-        if name.replace("-", "_") not in known:
-            near = difflib.get_close_matches(name.replace("-", "_"), [one for one in known if one], 1)
+    known = {one.name: one for one in context.command.params if one.name and one.name not in ("config", "help")}
+    context.default_map = defaults = {}
+    for name, value in values.items():
+        option = name.replace("-", "_")
+        if option not in known:
+            near = difflib.get_close_matches(option, known, 1)
             hint = f"; did you mean {near[0]}?" if near else "."
             raise UsageError(f"The configuration {path} has an unknown setting {name}{hint}")
-    context.default_map = {name.replace("-", "_"): value for name, value in values.items()}
+        if isinstance(value, bool):  # which would count as 0 or 1
+            raise UsageError(f"The configuration {path} has {name} = {str(value).lower()}, which no setting can be.")
+        alone = getattr(known[option], "multiple", False) and not isinstance(value, list)
+        defaults[option] = [value] if alone else value
     return path
 
 
@@ -218,6 +223,8 @@ def serve(
     start_log(log_format)
     logged = logging.getLogger("slipstream.server").info
     notice, announce = (logged, logged) if log_format == "json" else (terminal.say, say)
+    if key is None and not _is_loopback(host):
+        notice(f"Without a key anybody who reaches {host} may ask; set one with --api-key-file or {KEY}.")
     with Address(host, port).bind() as listener:
         run_server(
             _load(model, ctx, runtime, threads, draft, speculation, num_draft_tokens, corpus, parallel, notice),
@@ -246,12 +253,15 @@ def _names(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(
                 f"{name} is no name of a server; write --allowed-host as example.org or *.example.org, without a port."
             )
-    try:
-        loopback = host == "localhost" or ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        loopback = False
-    own = (f"[{host}]" if ":" in host else host,) if loopback else ()
+    own = (f"[{host}]" if ":" in host else host,) if _is_loopback(host) else ()
     return (*LOOPBACK, *own, *allowed) if own or allowed else ()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _source(context: typer.Context, option: str) -> int:

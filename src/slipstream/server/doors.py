@@ -16,6 +16,7 @@ from slipstream.server.errors import ApiError, failure, response
 from slipstream.server.identity import USER, user_named
 from slipstream.server.log import FIELDS
 from slipstream.server.metrics import Metrics
+from slipstream.server.streams import last_event
 
 OPEN_PATHS = ("/", "/health", "/v1/health")
 OPEN_FOLDERS = ("/static/",)
@@ -34,23 +35,25 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, _to_the_end(receive), send)
             return
-        started, status = perf_counter(), 0
+        started, status, streams = perf_counter(), 0, False
         name = f"req-{secrets.token_hex(8)}"
 
         async def sending(message: Message) -> None:
-            nonlocal status
+            nonlocal status, streams
             if message["type"] == "http.response.start":
-                status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = name
+                status, headers = message["status"], MutableHeaders(scope=message)
+                headers[REQUEST_ID] = name
+                streams = headers.get("content-type", "").startswith("text/event-stream")
             await send(message)
 
         try:
             await self._app(scope, receive, sending)
         except asyncio.CancelledError:  # the server stops and does not wait any longer
+            ended = BusyError("The server was shut down before this text was complete.")
             if not status:
-                await response(BusyError("The server was shut down before this text was complete."))(
-                    scope, receive, sending
-                )
+                await response(ended)(scope, receive, sending)
+            elif streams:  # whole events have been sent, and one more fits
+                await send({"type": "http.response.body", "body": last_event(ended)})
         except Exception:
             _logger.exception("%s failed.", name)
             if not status:
