@@ -11,7 +11,6 @@ from slipstream.measure.records import read_bench
 from slipstream.models import models_directory
 from tests.cli.conftest import Cli, Result, start
 from tests.measure.openai_server import serving
-from tests.tiny_models import sentencepiece, tiny_llama
 
 QUICK = ("--max-tokens", "4", "--repeats", "1", "-c", "suffix,n=2,name=suffix")
 HEAD = "kind  configuration"
@@ -91,7 +90,7 @@ def test_a_configuration_that_does_not_load_is_said_and_the_others_run(
     assert result.code == 1
     assert len(table(result)) == 6
     assert "model:other.gguf,n=2: " in result.err
-    assert "other.gguf is incomplete" in result.err
+    assert "other.gguf is truncated" in result.err
     assert "missing: There is no file" in result.err
     assert "Traceback" not in result.err
     bench = read_bench(out)

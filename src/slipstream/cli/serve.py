@@ -223,7 +223,7 @@ def serve(
     start_log(log_format)
     logged = logging.getLogger("slipstream.server").info
     notice, announce = (logged, logged) if log_format == "json" else (terminal.say, say)
-    if key is None and not _is_loopback(host):
+    if not keys and not _is_loopback(host):
         notice(f"Without a key anybody who reaches {host} may ask; set one with --api-key-file or {KEY}.")
     with Address(host, port).bind() as listener:
         run_server(
