@@ -363,7 +363,8 @@ def test_a_mistake_of_ours_is_a_500_with_an_id_and_a_line_in_the_log(
 
 def test_a_stream_that_cannot_begin_holds_nothing(served: Served, client: httpx.Client) -> None:
     served.jobs.clear()
-    with client.stream("POST", "/v1/responses", json={"input": "x", "stream": True, "max_output_tokens": 400}):
+    body = {"input": "x", "stream": True, "max_output_tokens": 400, "logit_bias": {"256": -100}}
+    with client.stream("POST", "/v1/responses", json=body):
         pass  # and away, perhaps before anything came
     until(lambda: served.is_idle)
     assert [job.cancelled for job in served.jobs] == [True]
