@@ -45,7 +45,9 @@ size_t Scratch::bytes(const Program& program, const Limits& limits) {
 }
 
 Scratch::Scratch(const Program& program, const Limits& limits)
-    : memory(bytes(program, limits)), normalised(kPrivateRows, program.width), tail_stride(tail_stride_of(limits)) {
+    : memory(bytes(program, limits)),
+      normalised(kPrivateRows, program.input_width()),
+      tail_stride(tail_stride_of(limits)) {
     const auto parts = scratch_parts(program, limits);
     auto* next = memory.as<float>();
     auto take = [&, i = 0]() mutable {
@@ -65,20 +67,23 @@ Scratch::Scratch(const Program& program, const Limits& limits)
 size_t Buffers::bytes(const Program& program, const Limits& limits, int threads, int outputs) {
     const int attended = program.heads * program.head_size;
     const size_t rows = limits.rows;
-    return ActivationBuffer::bytes(limits.rows, program.width) + ActivationBuffer::bytes(limits.rows, attended) +
+    return ActivationBuffer::bytes(limits.rows, program.input_width()) +
+           ActivationBuffer::bytes(limits.rows, attended) +
            ActivationBuffer::bytes(limits.rows, feed_forward_size(program)) +
+           ActivationBuffer::bytes(limits.rows, program.fuse.matrix.columns) +
            rows * sizeof(float) * (program.width + attended + 2 * program.angles()) +
            most_partials(program, limits, threads) * sizeof(float) +
            size_t(outputs) * padded_vocabulary(program) * sizeof(float) +
-           threads * (Scratch::bytes(program, limits) + ActivationBuffer::bytes(kPrivateRows, program.width));
+           threads * (Scratch::bytes(program, limits) + ActivationBuffer::bytes(kPrivateRows, program.input_width()));
 }
 
 Buffers::Buffers(const Program& program, const Limits& limits, int threads)
     : stream_memory(size_t(limits.rows) * program.width * sizeof(float)),
       stream(stream_memory.as<float>()),
-      normalised(limits.rows, program.width),
+      normalised(limits.rows, program.input_width()),
       attended(limits.rows, program.heads * program.head_size),
       gated(limits.rows, feed_forward_size(program)),
+      fused(program.fuse.used() ? limits.rows : 0, program.fuse.matrix.columns),
       query_memory(size_t(limits.rows) * program.heads * program.head_size * sizeof(float)),
       queries(query_memory.as<float>()),
       rotary_memory(2 * size_t(limits.rows) * program.angles() * sizeof(float)),

@@ -71,7 +71,7 @@ struct Scratch {
     }
 
     Memory memory;
-    ActivationBuffer normalised;  // [kPrivateRows, width]
+    ActivationBuffer normalised;  // [kPrivateRows, input width]
     float* product;               // [2, kPanel, max(head_size, 32)]
     float* queries;               // [tile queries, head_size]
     float* scores;                // [tile queries, kChunk]
@@ -89,9 +89,10 @@ class Buffers {
 
     Memory stream_memory;
     float* stream;                // [rows, width]: the residual stream
-    ActivationBuffer normalised;  // [rows, width]
+    ActivationBuffer normalised;  // [rows, input width]
     ActivationBuffer attended;    // [rows, heads * head_size]
     ActivationBuffer gated;       // [rows, feed-forward size]
+    ActivationBuffer fused;       // [rows, numbers of the hidden states], where rows begin with them
     Memory query_memory;
     float* queries;  // [rows, heads * head_size]
     Memory rotary_memory;

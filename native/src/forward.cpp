@@ -14,7 +14,7 @@ constexpr auto kAskEvery = std::chrono::milliseconds(50);
 // ---- What is to be computed ----------------------------------------------------------------------------------------
 
 Forward::Forward(Model& model, const std::vector<Segment>& segments, const std::vector<int>& layers,
-                 const std::vector<int>& hidden, const std::function<bool()>& interrupted)
+                 const std::vector<int>& hidden, const std::function<bool()>& interrupted, const Beginnings* beginnings)
     : model_(model),
       program_(model.program_),
       kernels_(model.kernels_),
@@ -24,6 +24,7 @@ Forward::Forward(Model& model, const std::vector<Segment>& segments, const std::
       buffers_(*model.buffers_),
       layers_(layers),
       interrupted_(interrupted),
+      beginnings_(beginnings),
       head_size_(program_.head_size),
       width_(program_.width) {
     for (const Segment& segment : segments) add_rows(segment);
@@ -77,7 +78,10 @@ void Forward::run() {
 }
 
 void Forward::run_thread(int thread) {
-    embed(thread);
+    if (beginnings_)
+        begin(thread, *beginnings_);
+    else
+        embed(thread);
     if (layers_.empty()) {
         for (int layer = 0; layer < int(program_.layers.size()); layer++)
             if (!run_layer(thread, layer)) return;
@@ -90,7 +94,7 @@ void Forward::run_thread(int thread) {
 
 bool Forward::run_layer(int thread, int layer) {
     if (thread == 0) current_layer_ = layer;
-    State state{thread, layer, nullptr, {}};
+    State state{.thread = thread, .layer = layer};
     for (const Operation& operation : program_.layers[layer])
         std::visit([&](const auto& alternative) { apply(state, alternative); }, operation);
     end_layer(thread, layer);
@@ -125,6 +129,60 @@ void Forward::embed(int thread) {
     meet(thread, kPrepare);
 }
 
+// The stream of a program that begins with Fuse.
+void Forward::begin(int thread, const Beginnings& beginnings) {
+    const int count = int(rows_.size());
+    if (int(beginnings.fused.size()) < count) {
+        shares_.each(thread, count, [&](int first, int last) {
+            std::memcpy(buffers_.stream + size_t(first) * width_, beginnings.states + size_t(first) * width_,
+                        size_t(last - first) * width_ * sizeof(float));
+        });
+        meet(thread, kPrepare);
+    }
+    if (!beginnings.fused.empty()) fuse(thread, beginnings);
+    const Normalise& after = program_.fuse.after;
+    if (after.weight.empty()) return;
+    shares_.each(thread, count, [&](int first, int last) {
+        for (int row = first; row < last; row++) {
+            float* x = buffers_.stream + size_t(row) * width_;
+            kernels_.normalise(x, after.weight.data(), after.epsilon, width_, x);
+        }
+    });
+    meet(thread, kPrepare);
+}
+
+void Forward::fuse(int thread, const Beginnings& beginnings) {
+    const Matrix& matrix = program_.fuse.matrix;
+    const Normalise& before = program_.fuse.before;
+    const Activations x = buffers_.fused.view();
+    const int count = int(beginnings.fused.size());
+    shares_.each(thread, count, [&](int first, int last) {
+        for (int i = first; i < last; i++) {
+            const float* states = beginnings.hidden + size_t(i) * matrix.columns;
+            const Activations out = x.from(i);
+            if (before.weight.empty())
+                std::memcpy(out.values, states, matrix.columns * sizeof(float));
+            else
+                kernels_.normalise(states, before.weight.data(), before.epsilon, matrix.columns, out.values);
+            kernels_.quantise_part(out, 0, matrix.columns);
+        }
+    });
+    meet(thread, kPrepare);
+    float* scratch = buffers_.scratch[thread].product;
+    shares_.each(thread, matrix.blocks(), [&](int first, int last) {
+        for (int row = 0; row < count; row += kPanel) {
+            const int rows = std::min(kPanel, count - row);
+            for (int block = first; block < last; block++) {
+                product(matrix, block, 1, x.from(row), rows, scratch, kChannels);
+                for (int i = 0; i < rows; i++)
+                    std::memcpy(buffers_.stream + size_t(beginnings.fused[row + i]) * width_ + block * kChannels,
+                                scratch + i * kChannels, kChannels * sizeof(float));
+            }
+        }
+    });
+    meet(thread, kPrepare);
+}
+
 void Forward::end_layer(int thread, int layer) {
     // The stream changes next in a projection, which comes after a barrier.
     for (auto& [kept, values] : model_.hidden_)
@@ -146,16 +204,41 @@ void Forward::compute_output(int thread) {
 
 // ---- Operations ----------------------------------------------------------------------------------------------------
 
-// The normalised rows. Few rows every thread computes for itself, as that is sooner done than meeting the others.
+// What an operation reads that comes after a norm.
+Activations Forward::input(const State& state) {
+    const int count = int(rows_.size());
+    if (!state.join) return normalised(state.thread, *state.norm, nullptr, count);
+    const Normalise &embedding = state.join->embedding, &stream = state.join->stream;
+    return prepared(state.thread, count, 2 * width_, [&](int row, float* out) {
+        const float* x = buffers_.stream + size_t(row) * width_;
+        const float* token = beginnings_->embeddings + size_t(row) * width_;
+        kernels_.normalise(token, embedding.weight.data(), embedding.epsilon, width_, out);
+        if (stream.weight.empty())
+            std::memcpy(out + width_, x, width_ * sizeof(float));
+        else
+            kernels_.normalise(x, stream.weight.data(), stream.epsilon, width_, out + width_);
+    });
+}
+
 Activations Forward::normalised(int thread, const Normalise& norm, const std::vector<int>* rows, int count) {
+    return prepared(thread, count, width_, [&](int i, float* out) {
+        const float* row = buffers_.stream + size_t(rows ? (*rows)[i] : i) * width_;
+        kernels_.normalise(row, norm.weight.data(), norm.epsilon, width_, out);
+    });
+}
+
+// Rows that write(row, values) makes. Few rows every thread computes for itself, as that is sooner done than meeting
+// the others.
+template <class Write>
+Activations Forward::prepared(int thread, int count, int columns, Write&& write) {
     const bool alone = count <= kPrivateRows;
-    const Activations target = alone ? buffers_.scratch[thread].normalised.view() : buffers_.normalised.view();
+    Activations target = alone ? buffers_.scratch[thread].normalised.view() : buffers_.normalised.view();
+    target.columns = columns;
     const auto compute = [&](int first, int last) {
         for (int i = first; i < last; i++) {
-            const float* row = buffers_.stream + size_t(rows ? (*rows)[i] : i) * width_;
             const Activations out = target.from(i);
-            kernels_.normalise(row, norm.weight.data(), norm.epsilon, width_, out.values);
-            kernels_.quantise_part(out, 0, width_);
+            write(i, out.values);
+            kernels_.quantise_part(out, 0, columns);
         }
     };
     if (alone) {
@@ -183,7 +266,7 @@ void Forward::each_panel(Body&& body) {
 
 void Forward::apply(State& state, const Attend& operation) {
     const int thread = state.thread;
-    const Activations x = normalised(thread, *state.norm, nullptr, int(rows_.size()));
+    const Activations x = input(state);
     const int units = program_.heads + 2 * program_.key_value_heads;
     shares_.each(thread, units, [&](int first, int last) {
         each_panel([&](int row, int rows) {
@@ -305,7 +388,7 @@ void Forward::apply(State& state, const AddNormalised& projection) {
 // 32 channels at a time: one group of what the next projection reads.
 void Forward::apply(State& state, const GatedUnit& unit) {
     constexpr int kBlocks = kGroup / kChannels;
-    const Activations x = normalised(state.thread, *state.norm, nullptr, int(rows_.size()));
+    const Activations x = input(state);
     Activations out = buffers_.gated.view();
     out.columns = unit.gate.rows;
     float* gate = buffers_.scratch[state.thread].product;

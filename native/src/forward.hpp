@@ -16,7 +16,7 @@ class Forward {
    public:
     // Lays out the rows. Throws std::logic_error for requests that cannot be.
     Forward(Model& model, const std::vector<Segment>& segments, const std::vector<int>& layers,
-            const std::vector<int>& hidden, const std::function<bool()>& interrupted);
+            const std::vector<int>& hidden, const std::function<bool()>& interrupted, const Beginnings* beginnings);
 
     // Throws Interrupted.
     void run();
@@ -28,6 +28,8 @@ class Forward {
     void run_thread(int thread);
     bool run_layer(int thread, int layer);
     void embed(int thread);
+    void begin(int thread, const Beginnings& beginnings);
+    void fuse(int thread, const Beginnings& beginnings);
     void end_layer(int thread, int layer);
     void compute_output(int thread);
     void meet(int thread, Stage stage);
@@ -36,16 +38,21 @@ class Forward {
     struct State {
         int thread;
         int layer;
-        const Normalise* norm = nullptr;
+        const Normalise* norm = nullptr;  // what the next operation reads: the stream through this norm, or joined
+        const Join* join = nullptr;
         Activations produced;
     };
-    void apply(State& state, const Normalise& norm) { state.norm = &norm; }
+    void apply(State& state, const Normalise& norm) { state.norm = &norm, state.join = nullptr; }
+    void apply(State& state, const Join& join) { state.join = &join; }
     void apply(State& state, const Attend& operation);
     void apply(State& state, const AddProjected& projection);
     void apply(State& state, const AddNormalised& projection);
     void apply(State& state, const GatedUnit& unit);
 
+    Activations input(const State& state);
     Activations normalised(int thread, const Normalise& norm, const std::vector<int>* rows, int count);
+    template <class Write>
+    Activations prepared(int thread, int count, int columns, Write&& write);
     void product(const Matrix& matrix, int first_block, int blocks, const Activations& x, int rows, float* out,
                  int stride);
     template <class Body>
@@ -68,6 +75,7 @@ class Forward {
     Buffers& buffers_;
     const std::vector<int>& layers_;
     const std::function<bool()>& interrupted_;
+    const Beginnings* beginnings_;
     const int head_size_, width_;
 
     std::vector<Row> rows_;

@@ -1,6 +1,7 @@
 #include "model.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "buffers.hpp"
 #include "forward.hpp"
@@ -29,6 +30,14 @@ void check_segment(const Segment& segment, Cache& cache, int vocabulary, int lay
     require(before + count <= cache.context(), "the session's context is full");
 }
 
+void check_fused(const std::vector<int>& fused, int rows) {
+    std::vector<bool> seen(rows);
+    for (int row : fused) {
+        require(row >= 0 && row < rows && !seen[row], "a fused row that is none, or is there twice");
+        seen[row] = true;
+    }
+}
+
 std::vector<int> parents_of(const Segment& segment) {
     if (!segment.parents.empty()) return segment.parents;
     std::vector<int> parents(segment.tokens.size());
@@ -51,20 +60,24 @@ Model::Model(std::shared_ptr<const Weights> weights, Program program, const Kern
 Model::~Model() = default;
 
 void Model::forward(const std::vector<Segment>& segments, const std::vector<int>& layers,
-                    const std::vector<int>& hidden, const std::function<bool()>& interrupted) {
+                    const std::vector<int>& hidden, const std::function<bool()>& interrupted,
+                    const Beginnings* beginnings) {
     require(!running_.exchange(true), "a forward of this model is running");
     const struct Done {
         std::atomic<bool>& running;
         ~Done() { running = false; }
     } done{running_};
+    require(program_.fuse.used() == (beginnings != nullptr), "rows begin with hidden states where they are fused");
+    const int vocabulary = beginnings ? std::numeric_limits<int>::max() : program_.vocabulary();
     int rows = 0, outputs = 0;
     for (size_t i = 0; i < segments.size(); i++) {
-        check_segment(segments[i], cache_, program_.vocabulary(), int(layers.size()));
+        check_segment(segments[i], cache_, vocabulary, int(layers.size()));
         for (size_t j = 0; j < i; j++) require(segments[j].session != segments[i].session, "one segment for a session");
         rows += int(segments[i].tokens.size());
         outputs += segments[i].outputs;
     }
     require(rows > 0 && rows <= limits_.rows, "more rows than a forward can have");
+    if (beginnings) check_fused(beginnings->fused, rows);
     int before = -1;
     for (int layer : layers) {
         require(layer >= 0 && layer < int(program_.layers.size()), "a layer that the model lacks");
@@ -82,7 +95,7 @@ void Model::forward(const std::vector<Segment>& segments, const std::vector<int>
     outputs_ = outputs;
     buffers_->most_outputs = std::max(buffers_->most_outputs, outputs);
     try {
-        Forward(*this, segments, layers, hidden, interrupted).run();
+        Forward(*this, segments, layers, hidden, interrupted, beginnings).run();
     } catch (...) {  // nothing of it can be committed
         for (const Segment& segment : segments) cache_.at(segment.session).parents.clear();
         rows_ = outputs_ = 0;

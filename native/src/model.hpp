@@ -27,6 +27,14 @@ struct Segment {
     int outputs = 0;           // how many rows have logits, counted from the last
 };
 
+// What rows begin with in a program that begins with Fuse; read while the forward runs.
+struct Beginnings {
+    const float* embeddings = nullptr;  // [rows, width], of the rows' tokens
+    const float* states = nullptr;      // [rows, width]: what rows go on from that are not fused
+    const float* hidden = nullptr;      // [fused rows, numbers of the hidden states]
+    std::vector<int> fused;             // rows that begin with hidden states, each once
+};
+
 // Where the time of a forward went, in seconds as the calling thread saw them.
 enum Stage { kPrepare, kQueryKeyValue, kAttention, kProjection, kGatedUnit, kOutput, kStages };
 constexpr std::array<const char*, kStages> kStageNames = {"prepare",    "query_key_value", "attention",
@@ -50,9 +58,10 @@ class Model {
     // Computes the rows. Sessions keep their committed tokens whatever happens; rows can be committed afterwards.
     // layers:      the layers to run, ascending; empty for all
     // hidden:      layers whose output is kept for `hidden_state`
+    // beginnings:  what rows begin with, for a program that begins with Fuse, whose rows' tokens mean nothing
     // interrupted: asked now and then by the calling thread; true ends the forward with Interrupted
     void forward(const std::vector<Segment>& segments, const std::vector<int>& layers, const std::vector<int>& hidden,
-                 const std::function<bool()>& interrupted);
+                 const std::function<bool()>& interrupted, const Beginnings* beginnings = nullptr);
 
     // Logits of the last forward, [outputs, logits_stride], in memory that lives as long as the model, and the residual
     // stream after a layer, [rows, width].

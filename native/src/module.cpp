@@ -83,9 +83,10 @@ int64_t weight_bytes(const std::vector<PythonPlace>& tensors) {
 }
 
 // Bytes of the KV cache and of the buffers of a model with these sizes.
+// fused: numbers of the hidden states that its rows begin with, 0 for a model that begins with embeddings
 std::tuple<int64_t, int64_t> memory_needed(const std::vector<int>& windows, int width, int heads, int key_value_heads,
-                                           int head_size, int feed_forward, int vocabulary, int angles, int sessions,
-                                           int context, int rows, int threads) {
+                                           int head_size, int feed_forward, int vocabulary, int angles, int fused,
+                                           int sessions, int context, int rows, int threads) {
     Program program;
     program.width = width;
     program.heads = heads;
@@ -96,6 +97,11 @@ std::tuple<int64_t, int64_t> memory_needed(const std::vector<int>& windows, int 
     GatedUnit unit;
     unit.gate.rows = feed_forward;
     program.layers = {{unit}};
+    if (fused > 0) {
+        program.fuse.matrix.rows = width;
+        program.fuse.matrix.columns = fused;
+        program.layers[0].emplace_back(Join{});
+    }
     program.output.rows = vocabulary;
     const Limits limits{sessions, context, rows};
     return {int64_t(Cache::bytes_for({key_value_heads, head_size, windows}, limits)),
@@ -122,6 +128,10 @@ class ProgramBuilder {
         program_.embedding = weights_->matrix(tensor);
         program_.embedding_scale = scale;
     }
+    void fuse(int tensor, const std::optional<PythonNorm>& before, const std::optional<PythonNorm>& after) {
+        program_.fuse = {weights_->matrix(tensor), before ? norm_of(*before) : Normalise(),
+                         after ? norm_of(*after) : Normalise()};
+    }
     // Returns its index, by which attention names it.
     int rotary(std::vector<float> frequencies, bool halves) {
         program_.rotaries.push_back({std::move(frequencies), halves});
@@ -129,6 +139,9 @@ class ProgramBuilder {
     }
     void layer() { program_.layers.emplace_back(); }
     void normalise(const PythonNorm& norm) { add(norm_of(norm)); }
+    void join(const PythonNorm& embedding, const std::optional<PythonNorm>& stream) {
+        add(Join{norm_of(embedding), stream ? norm_of(*stream) : Normalise()});
+    }
     void attend(const PythonHeads& query, const PythonHeads& key, const PythonHeads& value, float scale, int rotary,
                 int window) {
         add(Attend{heads_of(query), heads_of(key), heads_of(value), scale, rotary, window});
@@ -168,6 +181,9 @@ class ProgramBuilder {
 };
 
 using Table = nb::ndarray<nb::numpy, const float, nb::ndim<2>>;
+using GivenRows = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+// embeddings, states, hidden states, and the rows that begin with those
+using PythonBeginnings = std::tuple<GivenRows, GivenRows, GivenRows, std::vector<int>>;
 // session, tokens, parents (empty for a chain), outputs
 using PythonSegment = std::tuple<int, std::vector<int>, std::vector<int>, int>;
 
@@ -179,15 +195,20 @@ class PythonModel {
                  Limits{sessions, context, rows}) {}
 
     void forward(std::vector<PythonSegment> python_segments, const std::vector<int>& layers,
-                 const std::vector<int>& hidden) {
+                 const std::vector<int>& hidden, const std::optional<PythonBeginnings>& given) {
         std::vector<Segment> segments;
         segments.reserve(python_segments.size());
-        for (auto& [session, tokens, parents, outputs] : python_segments)
+        size_t rows = 0;
+        for (auto& [session, tokens, parents, outputs] : python_segments) {
+            rows += tokens.size();
             segments.push_back({session, std::move(tokens), std::move(parents), outputs});
+        }
+        Beginnings beginnings;
+        if (given) beginnings = beginnings_of(*given, rows);
         Signals signals;
         try {
             const nb::gil_scoped_release unlocked;
-            model_.forward(segments, layers, hidden, [&] { return signals.raised(); });
+            model_.forward(segments, layers, hidden, [&] { return signals.raised(); }, given ? &beginnings : nullptr);
         } catch (const Interrupted&) {
             signals.rethrow();
         }
@@ -205,6 +226,18 @@ class PythonModel {
         const size_t width = model_.program().width;
         const size_t shape[] = {(*state)->size() / width, width};
         return Table((*state)->data(), 2, shape, owner);
+    }
+
+    // [tokens, width]: rows of the embedding table as they are in the file.
+    nb::ndarray<nb::numpy, float> embeddings(const std::vector<int>& tokens) {
+        const Matrix& table = model_.program().embedding;
+        for (int token : tokens)
+            if (token < 0 || token >= table.rows) throw std::out_of_range("no such token");
+        const size_t width = model_.program().width, shape[] = {tokens.size(), width};
+        auto* numbers = new float[tokens.size() * width];
+        const nb::capsule owner(numbers, [](void* p) noexcept { delete[] static_cast<float*>(p); });
+        for (size_t i = 0; i < tokens.size(); i++) read_row(table, tokens[i], numbers + i * width);
+        return nb::ndarray<nb::numpy, float>(numbers, 2, shape, owner);
     }
 
     // Keys and values of the session's first `length` slots in one layer, [slots, heads, size] each, without those that
@@ -247,6 +280,18 @@ class PythonModel {
     Model& model() { return model_; }
 
    private:
+    // Throws std::invalid_argument where sizes do not fit.
+    Beginnings beginnings_of(const PythonBeginnings& given, size_t rows) const {
+        const auto& [embeddings, states, hidden, fused] = given;
+        const size_t width = model_.program().width, columns = model_.program().fuse.matrix.columns;
+        const auto has = [](const GivenRows& table, size_t count, size_t numbers) {
+            return table.shape(0) == count && table.shape(1) == numbers;
+        };
+        if (!has(embeddings, rows, width) || !has(states, rows, width) || !has(hidden, fused.size(), columns))
+            throw std::invalid_argument("what rows begin with has the wrong size");
+        return {embeddings.data(), states.data(), hidden.data(), fused};
+    }
+
     Model model_;
 };
 
@@ -289,7 +334,7 @@ NB_MODULE(_native, m) {
     m.def("load_weights", &load_weights, "paths"_a, "tensors"_a, "threads"_a, "progress"_a.none());
     m.def("weight_bytes", &weight_bytes, "tensors"_a);
     m.def("memory_needed", &memory_needed, nb::kw_only(), "windows"_a, "width"_a, "heads"_a, "key_value_heads"_a,
-          "head_size"_a, "feed_forward"_a, "vocabulary"_a, "angles"_a, "sessions"_a, "context"_a, "rows"_a,
+          "head_size"_a, "feed_forward"_a, "vocabulary"_a, "angles"_a, "fused"_a, "sessions"_a, "context"_a, "rows"_a,
           "threads"_a);
     m.def("multiply", &multiply, "weights"_a, "tensor"_a, "instruction_set"_a, "values"_a, "rows"_a);
     m.def("row_of", &row_of, "weights"_a, "tensor"_a, "row"_a);
@@ -303,9 +348,11 @@ NB_MODULE(_native, m) {
         .def(nb::init<std::shared_ptr<Weights>, int, int, int, int>(), "weights"_a, "width"_a, "heads"_a,
              "key_value_heads"_a, "head_size"_a)
         .def("embedding", &ProgramBuilder::embedding)
+        .def("fuse", &ProgramBuilder::fuse, "tensor"_a, "before"_a.none(), "after"_a.none())
         .def("rotary", &ProgramBuilder::rotary)
         .def("layer", &ProgramBuilder::layer)
         .def("normalise", &ProgramBuilder::normalise)
+        .def("join", &ProgramBuilder::join, "embedding"_a, "stream"_a.none())
         .def("attend", &ProgramBuilder::attend)
         .def("gated_unit", &ProgramBuilder::gated_unit)
         .def("add_projected", &ProgramBuilder::add_projected)
@@ -315,9 +362,10 @@ NB_MODULE(_native, m) {
     nb::class_<PythonModel>(m, "Model")
         .def(nb::init<const ProgramBuilder&, const std::string&, int, int, int, int>(), "program"_a,
              "instruction_set"_a, "threads"_a, "sessions"_a, "context"_a, "rows"_a)
-        .def("forward", &PythonModel::forward)
+        .def("forward", &PythonModel::forward, "segments"_a, "layers"_a, "hidden"_a, "beginnings"_a = nb::none())
         .def("logits", &PythonModel::logits)
         .def("hidden_state", &PythonModel::hidden_state)
+        .def("embeddings", &PythonModel::embeddings)
         .def("cached", &PythonModel::cached)
         .def("profile", &PythonModel::profile)
         .def("buffer_bytes", [](PythonModel& self) { return int64_t(self.model().buffer_bytes()); })

@@ -23,15 +23,21 @@ void require_norm(const Normalise& norm, int size) {
 // Follows one layer and knows how wide the input of the next projection is.
 struct Check {
     const Program& program;
-    bool normalised = false;
+    int input = 0;  // numbers in a normalised row; 0 without a norm
     int produced = 0;
 
     void operator()(const Normalise& norm) {
         require_norm(norm, program.width);
-        normalised = true;
+        input = program.width;
+    }
+    void operator()(const Join& join) {
+        require(program.fuse.used(), "it joins embeddings without anything to join them to");
+        require_norm(join.embedding, program.width);
+        if (!join.stream.weight.empty()) require_norm(join.stream, program.width);
+        input = 2 * program.width;
     }
     void operator()(const Attend& attend) {
-        require(normalised, "attention comes without a norm before it");
+        require(input > 0, "attention comes without a norm before it");
         const int keys = program.key_value_heads * program.head_size;
         produced = program.heads * program.head_size;
         check(attend.query, produced, "query");
@@ -42,17 +48,17 @@ struct Check {
         require(attend.window >= 0, "its attention has a window of less than nothing");
     }
     void check(const Heads& heads, int rows, const char* what) const {
-        require_shape(heads.matrix, rows, program.width, what);
+        require_shape(heads.matrix, rows, input, what);
         require(heads.bias.empty() || int(heads.bias.size()) == rows,
                 std::string("its ") + what + " bias has the wrong size");
         if (!heads.norm.weight.empty()) require_norm(heads.norm, program.head_size);
     }
     void operator()(const GatedUnit& unit) {
-        require(normalised, "a gated unit comes without a norm before it");
+        require(input > 0, "a gated unit comes without a norm before it");
         produced = unit.gate.rows;
         require(produced % kGroup == 0, "its feed-forward size is no multiple of 32");
-        require_shape(unit.gate, produced, program.width, "gate");
-        require_shape(unit.up, produced, program.width, "up");
+        require_shape(unit.gate, produced, input, "gate");
+        require_shape(unit.up, produced, input, "up");
     }
     void operator()(const AddProjected& projection) { project(projection.matrix); }
     void operator()(const AddNormalised& projection) {
@@ -62,7 +68,7 @@ struct Check {
     void project(const Matrix& matrix) {
         require(produced > 0, "a projection comes without anything to project");
         require_shape(matrix, program.width, produced, "projection");
-        normalised = false;
+        input = 0;
         produced = 0;
     }
 };
@@ -85,6 +91,13 @@ std::vector<int> Program::windows() const {
     return windows;
 }
 
+int Program::input_width() const {
+    for (const auto& layer : layers)
+        for (const Operation& operation : layer)
+            if (std::holds_alternative<Join>(operation)) return 2 * width;
+    return width;
+}
+
 void Program::check() const {
     require(width > 0 && width % kGroup == 0, "its width is no multiple of 32");
     require(heads > 0 && key_value_heads > 0 && heads % key_value_heads == 0,
@@ -94,8 +107,16 @@ void Program::check() const {
         require(rotary.size() <= head_size && rotary.size() % kGroup == 0,
                 "its rotary embedding has a size that is no multiple of 32 or larger than a head");
     require(!layers.empty(), "it has no layers");
-    require(embedding.columns == width && embedding.rows > 0, "its embedding has the wrong shape");
-    require_shape(output, embedding.rows, width, "output");
+    if (fuse.used()) {
+        require_shape(fuse.matrix, width, fuse.matrix.columns, "fusing");
+        if (!fuse.before.weight.empty()) require_norm(fuse.before, fuse.matrix.columns);
+        if (!fuse.after.weight.empty()) require_norm(fuse.after, width);
+        require(embedding.rows == 0 || embedding.columns == width, "its embedding has the wrong shape");
+        require_shape(output, output.rows, width, "output");
+    } else {
+        require(embedding.columns == width && embedding.rows > 0, "its embedding has the wrong shape");
+        require_shape(output, embedding.rows, width, "output");
+    }
     require(int(output_norm.weight.size()) == width, "its last norm has the wrong size");
     for (const auto& layer : layers) {
         Check follow{*this};

@@ -16,6 +16,12 @@ struct Normalise {
     float epsilon = 0;
 };
 
+// The embedding of each row's token, normalised, and behind it the residual stream, normalised unless that norm has no
+// weight: an input twice as wide. For programs that begin with Fuse.
+struct Join {
+    Normalise embedding, stream;
+};
+
 // The heads of queries, of keys or of values: matrix * normalised + bias, and each head normalised.
 struct Heads {
     Matrix matrix;
@@ -50,7 +56,16 @@ struct GatedUnit {
     Activation activation = Activation::kSilu;
 };
 
-using Operation = std::variant<Normalise, Attend, AddProjected, AddNormalised, GatedUnit>;
+using Operation = std::variant<Normalise, Join, Attend, AddProjected, AddNormalised, GatedUnit>;
+
+// How rows begin that go on from another model's hidden states: x = after(matrix * before(states)). Norms without a
+// weight are left out. Rows that go on from a state of their own kind begin with x = after(state).
+struct Fuse {
+    Matrix matrix;  // [width, numbers of the hidden states]
+    Normalise before, after;
+
+    bool used() const { return matrix.rows > 0; }
+};
 
 struct Rotary {
     std::vector<float> frequencies;  // radians for each position, of each pair of a head's dimensions
@@ -64,8 +79,9 @@ struct Program {
     int heads = 0;
     int key_value_heads = 0;
     int head_size = 0;
-    Matrix embedding;
+    Matrix embedding;           // without rows where `fuse` is used and whoever calls has embeddings
     float embedding_scale = 1;  // what an embedding is multiplied by
+    Fuse fuse;
     std::vector<Rotary> rotaries;
     std::vector<std::vector<Operation>> layers;
     Normalise output_norm;
@@ -78,6 +94,8 @@ struct Program {
     int angles() const { return angles_before(int(rotaries.size())); }
     // How many positions a row sees in each layer; 0 for all.
     std::vector<int> windows() const;
+    // Numbers in the widest input of a layer.
+    int input_width() const;
 
     // Throws std::invalid_argument with a clause about the file if matrices do not fit together.
     void check() const;

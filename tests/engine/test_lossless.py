@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.heads import random_head
 from slipstream import Completion, Engine, ModelOptions, SamplingParams
 from slipstream.core.feed import feed
 from slipstream.core.gap import decision_gap
@@ -21,12 +22,15 @@ from slipstream.core.sampling import Sampler
 from slipstream.core.tree import ROOT, Draft
 from slipstream.core.verify import Commit, Verdict, walk
 from slipstream.corpus import LOCAL, Corpus
-from slipstream.draft import LayersDrafter, ModelDrafter, RecyclingDrafter, SuffixDrafter
+from slipstream.draft import HeadDrafter, LayersDrafter, ModelDrafter, RecyclingDrafter, SuffixDrafter
 from slipstream.draft.base import BaseDrafter
+from slipstream.errors import UnsupportedModelError
 from slipstream.measure.distribution import Table, flattened, try_law
 from slipstream.models import ChatTemplate, read_model_header
 from slipstream.policy import FixedLength
 from slipstream.runtime import LoadOptions, RuntimeName, choose, load, requantize
+from slipstream.runtime.native import NativeModel
+from slipstream.runtime.native.head import load_native_head
 
 pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]
 
@@ -230,6 +234,27 @@ def test_the_same_ids_with_a_low_bit_copy(sixteen_bits: Path, draft: str) -> Non
                     assert fast.tokens == expected.tokens
                     accepted += fast.drafted_by("lowbit")[0]
             assert accepted > 0, "nothing was speculated, so nothing was tested"
+
+
+def test_a_random_head_changes_no_id(target: Model, engine: Engine, smollm2: Path, tmp_path: Path) -> None:
+    """Hidden states are kept, read and thrown away again, and its trees are verified, all for nothing."""
+    header = read_model_header(smollm2)
+    file = random_head(tmp_path / "head.gguf", header, 8192)
+    if not isinstance(target, NativeModel):
+        with pytest.raises(UnsupportedModelError, match="only the native runtime"):
+            load_native_head(file, target, header)
+        return
+    drafter = HeadDrafter(load_native_head(file, target, header, max_sequences=2))
+    before, engine.policy = engine.policy, FixedLength(4, 3)
+    for options in SETTINGS.values():
+        for prompt in (*PROMPTS[::6], PROMPTS[-1]):
+            messages, found = [{"role": "user", "content": prompt["prompt"]}], []
+            for engine.drafters in ([], [drafter]):
+                found.append(engine.generate(messages, max_tokens=TOKENS, **options))  # type: ignore[arg-type]
+            assert found[0].tokens == found[1].tokens
+            assert found[1].timings.draft_n > TOKENS
+    engine.drafters, engine.policy = [], before
+    drafter.close()
 
 
 def parting_gap(engine: Engine, plain: Completion, fast: Completion, options: dict[str, float]) -> float:

@@ -5,6 +5,7 @@ import pytest
 from slipstream.errors import UsageError
 from slipstream.measure.candidates import Candidates, found_candidates, named_candidates
 from slipstream.models import FoundModel, GgufHeader, models_directory, read_model_header
+from tests.tiny_heads import tiny_head
 from tests.tiny_models import Shape, sentencepiece, tiny_llama
 
 LARGE = Shape(width=256, heads=8, feed_forward=512, layers=6)
@@ -94,15 +95,18 @@ def test_named_candidates_are_measured_whatever_their_size(
     tiny_llama(models_directory() / "small.gguf")
     large = tiny_llama(tmp_path / "large.gguf", shape=LARGE, seed=1)
     other = tiny_llama(tmp_path / "other.gguf", vocabulary=sentencepiece())
-    specs = ["suffix", "small", "suffix+small", str(large), str(other), "nowhere", "small"]
+    head, foreign = tiny_head(tmp_path / "head.gguf", target.path), tiny_head(tmp_path / "foreign.gguf", other)
+    specs = ["suffix", "small", "suffix+small", str(large), str(head), str(other), str(foreign), "nowhere", "small"]
     candidates = named_candidates(specs, target)
-    assert [one.name for one in candidates.chosen] == ["suffix", "small", "suffix+small", str(large), str(other)]
+    chosen = ["suffix", "small", "suffix+small", str(large), str(head), str(other)]
+    assert [one.name for one in candidates.chosen] == chosen
     assert [one.draft for one in candidates.chosen[1:3]] == [
         str(models_directory() / "small.gguf"),
         f"suffix+{models_directory() / 'small.gguf'}",
     ]
     assert "no model called 'nowhere'" in reasons(candidates)["nowhere"]
-    assert len(candidates.left_out) == 1, "one of another vocabulary drafts through the text"
+    assert "does not belong to target.gguf" in reasons(candidates)[str(foreign)]
+    assert len(candidates.left_out) == 2, "one of another vocabulary drafts through the text"
 
 
 @pytest.mark.parametrize("spec", ["none", "off", " "])

@@ -87,6 +87,19 @@ class Reader(Guesser):
         super().extend(frontier)
 
 
+class Waiter(Guesser):
+    """Cannot draft before the target has read the text, as a head cannot."""
+
+    ready = False
+
+    def lag(self, sequence: SequenceView) -> int:
+        return int(self.ready)
+
+    def grow(self, growth: Growth) -> None:
+        assert self.ready, "it had said so"
+        super().grow(growth)
+
+
 class Machine:
     """Plays rounds: `right(draft)` says how often the text goes on with 1 before there is something else."""
 
@@ -363,3 +376,13 @@ def test_a_text_with_a_prediction_gets_longer_drafts(prediction: tuple[int, ...]
         lengths.append(len(draft))
         policy.observe([[1] * (len(draft) + 1)], {"draft": 0.0, "verify": 0.03, "sample": 0.0, "other": 0.0})
     assert max(lengths) == longest
+
+
+def test_a_drafter_that_cannot_draft_yet_is_not_asked_and_not_given_up() -> None:
+    machine = Machine(FLAT, lambda clock: Waiter(clock, 0.003))
+    (waiter,) = machine.drafters
+    assert isinstance(waiter, Waiter)
+    for _ in range(3):
+        assert len(machine.round(lambda draft: 9, beside=10)) == 0
+    waiter.ready = True
+    assert any(len(machine.round(lambda draft: 9)) for _ in range(3))

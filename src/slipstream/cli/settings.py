@@ -58,7 +58,7 @@ class Settings:
             "Who guesses the next tokens: none, suffix (looks for repetitions; needs no second model), recycling (what "
             "the model thought of the last time after the same token), lowbit (a copy of the model in four bits, made "
             "once), layers (the model with a part of its layers), a model like --model, best with the same vocabulary, "
-            "or several joined by plus signs, such as suffix+MODEL. "
+            "the path of a head that was trained for it, or several joined by plus signs, such as suffix+MODEL. "
             "Default: what `slipstream advise --save` found best for the model, else suffix.",
             "-d",
             "--draft",
@@ -306,7 +306,7 @@ def with_settings(function: Callable[..., None], without: Collection[str] = ()) 
 def _check_drafter(spec: str) -> None:
     """Refuse slips of the pen and impossible combinations; whether there is such a model is seen later."""
     names = ", ".join(("none", *NAMED))
-    forms = f"--draft must be {names}, a model, or several joined by plus signs, such as suffix+MODEL"
+    forms = f"--draft must be {names}, a model, a head, or several joined by plus signs, such as suffix+MODEL"
     if not spec.strip():
         raise UsageError(f"{forms}, not empty.")
     parts = spec.split("+")

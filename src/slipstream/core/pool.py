@@ -3,13 +3,24 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from slipstream.core.feed import common_prefix
-from slipstream.core.protocols import Model, Session
+from slipstream.core.protocols import Capabilities, Session
 from slipstream.errors import RuntimeUnavailableError
 
 WORTH_SHARING = 16
 """Tokens of a common prefix for which a second session begins as a fork of the first."""
+
+
+class Opener(Protocol):
+    """What of a model a pool needs."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def open_session(self) -> Session:
+        """Raises RuntimeUnavailableError when all are in use."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +53,7 @@ class SessionPool:
           to whoever needs one
     """
 
-    def __init__(self, model: Model, most: int = 1) -> None:
+    def __init__(self, model: Opener, most: int = 1) -> None:
         self.most = most
         self._model = model
         self._idle: list[Slot] = []
@@ -54,7 +65,7 @@ class SessionPool:
         The last prompt token stays out: it is pending. Raises RuntimeUnavailableError when the model has no
         session left.
         """
-        best = max([*self._idle, *self._used], key=lambda slot: self._reusable(slot, prompt), default=None)
+        best = max(self.slots, key=lambda slot: self._reusable(slot, prompt), default=None)
         shared = 0 if best is None else self._reusable(best, prompt)
         others = [slot for slot in self._idle if slot is not best]
         goes_on = best in self._idle and shared == best.session.length
@@ -84,9 +95,14 @@ class SessionPool:
         self._idle.append(slot)
 
     @property
+    def slots(self) -> list[Slot]:
+        """All of them, idle ones first."""
+        return [*self._idle, *self._used]
+
+    @property
     def held(self) -> int:
         """Tokens in the KV caches of all sessions, shared ones counted for each."""
-        return sum([slot.session.length for slot in (*self._idle, *self._used)])
+        return sum([slot.session.length for slot in self.slots])
 
     def close(self) -> None:
         """Close the idle ones."""

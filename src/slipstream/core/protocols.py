@@ -183,6 +183,36 @@ class Model(Protocol):
     def close(self) -> None: ...
 
 
+class Continuation(NamedTuple):
+    """Rows of one session that go on from states: what a head computes.
+
+    tokens: [n] ids of the target's vocabulary, each the one that came behind its state
+    states: [n, numbers] float32: hidden states of the target's layers side by side, or with `own` the head's own
+    """
+
+    session: Session
+    tokens: Sequence[int]
+    states: NDArray[np.float32]
+    own: bool
+
+
+class HeadModel(Model, Protocol):
+    """A small model that goes on from the hidden states of another one. Row t of a text has that model's states at
+    position t and token t + 1, and guesses token t + 2.
+    """
+
+    @property
+    def hidden_layers(self) -> Sequence[int]:
+        """Layers of the target whose hidden states it reads, in their order (`Rows.hidden`)."""
+
+    @property
+    def draft_tokens(self) -> NDArray[np.int64] | None:
+        """[logits] the target's ids of what it has logits for; None where they are all of the target's."""
+
+    def go_on(self, batch: Sequence[Continuation]) -> Sequence[Rows]:
+        """One pass over all, with logits of each one's last row. `Rows.hidden(row, 0)` is the head's own state."""
+
+
 class SequenceView(Protocol):
     """What a drafter may know of a sequence."""
 
@@ -268,10 +298,19 @@ class Drafter(Protocol):
         """
 
     def lag(self, sequence: SequenceView) -> int:
-        """Tokens that its model has to read for its next step; what it costs depends on that. 1 if it has no model."""
+        """Tokens that its model has to read for its next step; what it costs depends on that. 1 if it has no model.
+
+        0 where it cannot draft in this round, and may in later ones.
+        """
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         """A sequence starts; its first `reused_length` tokens were in the target's KV cache already."""
+
+    def observe_prompt(self, sequence: SequenceView, start: int, count: int, rows: Rows) -> None:
+        """The target has read tokens `start` to `start + count` of a prompt, which are the first of `rows`.
+
+        Called where `requires` asks for hidden states only.
+        """
 
     def extend(self, frontier: Sequence[Growth]) -> None:
         """One step: add nodes to the drafts of all these sequences. A draft left as it was is finished."""

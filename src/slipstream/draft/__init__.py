@@ -4,6 +4,7 @@ from slipstream.core.protocols import Growth
 from slipstream.draft.base import BaseDrafter, TextDrafter
 from slipstream.draft.draft_model import ModelDrafter
 from slipstream.draft.forced import ForcedDrafter
+from slipstream.draft.head import HeadDrafter
 from slipstream.draft.layers import LayersDrafter
 from slipstream.draft.other_tokenizer import OtherTokenizerDrafter
 from slipstream.draft.prediction import PredictionDrafter
@@ -14,6 +15,7 @@ __all__ = [
     "BaseDrafter",
     "ForcedDrafter",
     "Growth",
+    "HeadDrafter",
     "LayersDrafter",
     "ModelDrafter",
     "OtherTokenizerDrafter",

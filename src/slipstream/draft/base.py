@@ -21,6 +21,9 @@ class BaseDrafter:
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         """Nothing is prepared."""
 
+    def observe_prompt(self, sequence: SequenceView, start: int, count: int, rows: Rows) -> None:
+        """Nothing is kept."""
+
     def extend(self, frontier: Sequence[Growth]) -> None:
         """Nothing is proposed."""
 

@@ -9,7 +9,7 @@ from slipstream.core.protocols import Drafter, Model, Policy, Segment
 from slipstream.core.verify import Verdict
 from slipstream.draft import TextDrafter
 from slipstream.engine.completion import Completion, Token
-from slipstream.engine.round import play_round
+from slipstream.engine.round import Reading, play_round
 from slipstream.engine.sequence import Sequence
 
 
@@ -21,10 +21,16 @@ class Generation:
         self.completion = completion
         self._placed_at = 0.0
 
-    def place(self, pool: SessionPool) -> int:
-        """Take a session, the one with the longest prefix of the prompt; returns how much of it is there already."""
+    def place(self, pool: SessionPool, *, seen: bool = False) -> int:
+        """Take a session, the one with the longest prefix of the prompt; returns how much of it is there already.
+
+        seen: whether the last token of that is to be read again: somebody wants to see its hidden states beside the
+              token that follows, which is another one than before
+        """
         sequence, timings = self.sequence, self.completion.timings
-        sequence.slot = pool.acquire(sequence.tokens)
+        sequence.slot = slot = pool.acquire(sequence.tokens)
+        if seen and slot.session.length and slot.session.reachable(slot.session.length - 1):
+            slot.keep(slot.session.length - 1)
         timings.cache_n = reused = sequence.slot.session.length
         timings.prompt_n = len(sequence.tokens) - reused
         self._placed_at = perf_counter()
@@ -85,7 +91,8 @@ class Batch:
 
     def add(self, generation: Generation) -> None:
         """Let a generation take part from the next round on. Raises RuntimeUnavailableError if no session is left."""
-        reused = generation.place(self._pool)
+        seen = any(drafter.requires.hidden_layers for drafter in self._drafters)
+        reused = generation.place(self._pool, seen=seen)
         self._begun.append(generation)
         for drafter in (*self._drafters, *self._own):
             drafter.begin(generation.sequence, reused)
@@ -162,7 +169,7 @@ class Batch:
                 stack.callback(self.remove, generation)
 
 
-def _shared_out(reading: Several[Generation], rows: int, *, joined: bool) -> tuple[list[Generation], list[Segment]]:
+def _shared_out(reading: Several[Generation], rows: int, *, joined: bool) -> tuple[list[Generation], list[Reading]]:
     """(those whose prompts end in this forward, which gives their first tokens, and what it reads of others' prompts).
 
     rows:   of the forward, for all of these
@@ -175,6 +182,7 @@ def _shared_out(reading: Several[Generation], rows: int, *, joined: bool) -> tup
             ending.append(generation)
             rows -= len(lacking) + 1
         elif rows:
-            slices.append(Segment(generation.sequence.placed.session, lacking[:rows], outputs=0))
+            segment = Segment(generation.sequence.placed.session, lacking[:rows], outputs=0)
+            slices.append(Reading(generation.sequence, segment))
             rows -= min(rows, len(lacking))
     return ending, slices

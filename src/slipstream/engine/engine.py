@@ -34,7 +34,13 @@ from slipstream.engine.options import GenerationOptions, Message, Prompt, sampli
 from slipstream.engine.sequence import Sequence
 from slipstream.engine.stream import Stream
 from slipstream.engine.text import TextStream
-from slipstream.errors import ChatTemplateError, ContextLimitError, RuntimeUnavailableError, UsageError
+from slipstream.errors import (
+    ChatTemplateError,
+    ContextLimitError,
+    RuntimeUnavailableError,
+    UnsupportedModelError,
+    UsageError,
+)
 from slipstream.grammar import Grammar, GrammarConstraint, GrammarVocabulary
 from slipstream.models import ChatTemplate, GgufHeader, read_model_header, resolve
 from slipstream.policy import DEFAULT_MAX_SLOWDOWN, FixedLength
@@ -87,7 +93,7 @@ class Engine:
         defaults: sampling parameters where a call gives none
         """
         self.target = target
-        self.drafters: list[Drafter] = _listed(drafters)
+        self.drafters: list[Drafter] = _seeing(_listed(drafters), target)
         self.policy: Policy = FixedLength(DEFAULT_NUM_DRAFT_TOKENS) if policy is None else policy
         self.template = template
         self.defaults = defaults or SamplingParams()
@@ -203,7 +209,7 @@ class Engine:
         """Load them, unless the target could not use any."""
         assert self._source is not None
         if isinstance(spec, list):
-            self.drafters = spec
+            self.drafters = _seeing(spec, self.target)
         elif self.target.capabilities.rollback:
             self.drafters = load_drafters(plans, self.target, progress)
             self.draft_files = [plan.model for plan in plans if plan.model is not None and plan.choice is not None]
@@ -514,6 +520,17 @@ def _ids(given: object) -> list[int] | None:
 
 def _names(drafters: Several[Drafter]) -> str:
     return "+".join(drafter.name for drafter in drafters) or "none"
+
+
+def _seeing(drafters: list[Drafter], target: Model) -> list[Drafter]:
+    """The drafters. Raises UnsupportedModelError for one that wants to see what the target does not show."""
+    for drafter in drafters:
+        if drafter.requires.hidden_layers and not target.capabilities.hidden_states:
+            raise UnsupportedModelError(
+                f"{drafter.name} needs hidden states, and {target.name} has none on {target.runtime}; use the native "
+                "runtime, or another draft."
+            )
+    return drafters
 
 
 def _listed(drafters: Several[Drafter] | Drafter | None) -> list[Drafter]:

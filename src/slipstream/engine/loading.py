@@ -10,15 +10,17 @@ from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Drafter, Model
 from slipstream.corpus import Corpus, vocabulary_name
 from slipstream.draft import ModelDrafter, OtherTokenizerDrafter, RecyclingDrafter, SuffixDrafter
+from slipstream.engine.heads import find_head, load_head
 from slipstream.engine.layers import drafting_layers, layers_drafter, pruned_copy
 from slipstream.engine.low_bit import low_bit_copy
-from slipstream.errors import UsageError, VocabularyMismatchError
+from slipstream.errors import UnsupportedModelError, UsageError, VocabularyMismatchError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
 from slipstream.models.draft_spec import split_draft
+from slipstream.models.heads import HeadFile
 from slipstream.runtime import Choice, LoadOptions, RuntimeName, choose, load, runtime_named
 from slipstream.tokenizer import overlap
 
-LOW_BIT, LAYERS = "lowbit", "layers"
+LOW_BIT, LAYERS, HEAD = "lowbit", "layers", "head"
 LITTLE_OVERLAP = 0.3
 """Of the smaller vocabulary. Where two have less in common, a draft model of the other is a doubtful one."""
 DraftSpec = str | Path | Drafter | Sequence[Drafter] | None
@@ -212,13 +214,50 @@ def plan_draft(
             planned = named(DraftRequest(argument, target, options, progress))
             plans += [planned, *planned.more]
         else:
-            plans.append(_plan_model(part, target, options, several))
+            request = DraftRequest(part, target, options, progress)
+            plans.append(_plan_head(request, several) or _plan_model(part, target, options, several))
     return plans
 
 
 def planner_of(part: str) -> Callable[[DraftRequest], DraftPlan] | None:
     """What plans a part of a specification that begins with a drafter's name; a file of that name is a model."""
     return None if Path(part).exists() else NAMED.get(part.partition(":")[0])
+
+
+def _plan_head(request: DraftRequest, several: bool) -> DraftPlan | None:
+    """The plan of a head that the argument names; None for what is no head."""
+    target, report = request.target, request.progress
+    what = f"GGUF copy of {Path(request.argument).name}"
+    head = find_head(request.argument, target, lambda done: report(what, done) if report else None)
+    if head is None:
+        return None
+    if (choice := choose(target, request.options.for_target())).runtime != "native":
+        raise UnsupportedModelError(
+            f"{request.argument} is a head, which needs hidden states of its target, and {target.path.name} runs on "
+            "llama.cpp, which gives none; use the native runtime, or another draft."
+        )
+    source = head.header.path.stem if several else HEAD
+    return DraftPlan(source, partial(_load_head, head, source, target, request.options), head.header, choice)
+
+
+def _load_head(
+    head: HeadFile,
+    source: str,
+    target_file: GgufHeader,
+    options: ModelOptions,
+    target: Model,
+    progress: LoadProgress | None,
+) -> Drafter:
+    report = progress and partial(progress, head.header.path.name)
+    return load_head(
+        head,
+        source,
+        target_file,
+        target,
+        max_sequences=options.max_sequences,
+        threads=options.threads,
+        progress=report,
+    )
 
 
 def _plan_model(name: str, target: GgufHeader, options: ModelOptions, several: bool) -> DraftPlan:

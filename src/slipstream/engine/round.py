@@ -22,6 +22,13 @@ from slipstream.engine.sequence import Sequence
 from slipstream.errors import SlipstreamError, UsageError
 
 
+class Reading(NamedTuple):
+    """A part of a prompt that a forward reads beside what it decodes."""
+
+    sequence: Sequence
+    segment: Segment
+
+
 class Played(NamedTuple):
     """What a round came to.
 
@@ -39,7 +46,7 @@ def play_round(
     drafters: Several[Drafter],
     policy: Policy,
     timer: Callable[[], float] = perf_counter,
-    reading: Several[Segment] = (),
+    reading: Several[Reading] = (),
 ) -> Played:
     """Advance every sequence by at least one token. A session changes only after its sequence was verified.
 
@@ -50,12 +57,12 @@ def play_round(
     """
     clock = Clock(timer)
     if not sequences:
-        _read(target, reading)
+        _read(target, reading, drafters)
         clock.lap("verify")
         return Played([], clock.seconds["verify"])
     steps = 0
     lacking = [sequence.lacking for sequence in sequences]
-    beside = sum([len(segment.tokens) for segment in reading]) + sum(map(len, lacking))
+    beside = sum([len(segment.tokens) for _, segment in reading]) + sum(map(len, lacking))
     for step in policy.draft(sequences, drafters, beside):
         drafters[step.drafter].extend(step.growths)
         steps += not drafters[step.drafter].free
@@ -64,8 +71,10 @@ def play_round(
         _check_draft(draft, sequence, target)
     clock.lap("draft")
     segments = [_segment(*each) for each in zip(sequences, lacking, drafts, strict=True)]
-    found = zip(_read(target, reading, segments), lacking, strict=True)
-    rows = [_Tail(row, len(read)) if read else row for row, read in found]
+    found = _read(target, reading, drafters, segments)
+    for s, read, row in zip(sequences, lacking, found, strict=True):
+        _show_prompt(s, len(read), row, drafters)
+    rows = [_Tail(row, len(read)) if read else row for row, read in zip(found, lacking, strict=True)]
     clock.lap("verify")
     verdicts = [_walk(s, draft, row) for s, draft, row in zip(sequences, drafts, rows, strict=True)]
     clock.lap("sample")
@@ -120,12 +129,27 @@ def _walk(sequence: Sequence, draft: Draft, rows: Rows) -> Verdict:
         return sequence.fail(error)
 
 
-def _read(target: Model, reading: Several[Segment], decoding: Several[Segment] = ()) -> Several[Rows]:
+def _read(
+    target: Model,
+    reading: Several[Reading],
+    drafters: Several[Drafter],
+    decoding: Several[Segment] = (),
+) -> Several[Rows]:
     """One forward; returns the rows of what is decoded. What was read of prompts is committed at once."""
-    rows = target.forward([*decoding, *reading])
-    for segment in reading:
+    hidden = sorted({layer for drafter in drafters for layer in drafter.requires.hidden_layers})
+    batch = [*decoding, *(segment for _, segment in reading)]
+    rows = target.forward(batch, hidden=hidden) if hidden else target.forward(batch)
+    for (sequence, segment), row in zip(reading, rows[len(decoding) :], strict=True):
+        _show_prompt(sequence, len(segment.tokens), row, drafters)
         segment.session.commit(range(len(segment.tokens)))
     return rows[: len(decoding)]
+
+
+def _show_prompt(sequence: Sequence, count: int, rows: Rows, drafters: Several[Drafter]) -> None:
+    """Let drafters that go on from hidden states see the first `count` rows, which are the prompt's next tokens."""
+    for drafter in drafters if count else ():
+        if drafter.requires.hidden_layers:
+            drafter.observe_prompt(sequence, sequence.placed.session.length, count, rows)
 
 
 def _fitting(drafts: Several[Draft], most: int) -> Several[Draft]:

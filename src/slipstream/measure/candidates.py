@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slipstream.engine.heads import find_head
 from slipstream.engine.loading import NAMED, planner_of
 from slipstream.errors import ModelFileError, SlipstreamError, UsageError, VocabularyMismatchError
 from slipstream.models import FoundModel, GgufHeader, Vocabulary, compare, list_models, read_model_header, resolve
@@ -62,11 +63,11 @@ def named_candidates(specs: Iterable[str], target: GgufHeader) -> Candidates:
     for spec in dict.fromkeys(spec.strip() for spec in specs):
         if spec in ("", "none", "off"):
             raise UsageError(
-                f"--candidates must be {', '.join(NAMED)}, a model or suffix+MODEL; "
+                f"--candidates must be {', '.join(NAMED)}, a model, a head or suffix+MODEL; "
                 "plain decoding is always measured beside them."
             )
         try:
-            candidates.chosen.append(_named(spec))
+            candidates.chosen.append(_named(spec, target))
         except SlipstreamError as error:
             candidates.left_out.append(LeftOut(spec, _reason(error)))
     return candidates
@@ -96,16 +97,18 @@ def found_candidates(target: GgufHeader, models: Sequence[FoundModel] | None = N
     return candidates
 
 
-def _named(spec: str) -> Candidate:
+def _named(spec: str, target: GgufHeader) -> Candidate:
     """A file is a file, whatever its name; else plus signs join several drafters."""
     parts = [spec] if Path(spec).exists() else spec.split("+")
-    headers = {part: _header_of(part) for part in parts if planner_of(part) is None}
+    headers = {part: _header_of(part, target) for part in parts if planner_of(part) is None}
     paths = {part: str(header.path.absolute()) for part, header in headers.items()}
     return Candidate(spec, "+".join(paths.get(part, part) for part in parts), next(iter(headers.values()), None))
 
 
-def _header_of(name: str) -> GgufHeader:
-    """The header of a draft model, whatever its vocabulary."""
+def _header_of(name: str, target: GgufHeader) -> GgufHeader:
+    """The header of a head for the target, or of a draft model, whatever its vocabulary."""
+    if (head := find_head(name, target, lambda done: None)) is not None:
+        return head.header
     header = read_model_header(resolve(name))
     Vocabulary.from_header(header)
     return header

@@ -179,6 +179,8 @@ class GgufHeader:
             return "is a vision projector, not a language model; give the model file that it belongs to."
         if kind == "adapter":
             return "is a LoRA adapter; merge it into its base model (llama.cpp's llama-export-lora) and give that file."
+        if self.architecture == "eagle3":
+            return "is a head, which drafts for another model; give that model, and this file with --draft."
         if kind == "imatrix":
             return "is an importance matrix for quantising, not a language model; give the model file."
         if not self.architecture:

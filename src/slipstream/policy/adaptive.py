@@ -359,7 +359,7 @@ class AdaptivePolicy:
             drafter = self.drafters[index]
             first = one = self._step_seconds(index, together) / together
             lag = drafter.lag(sequence)
-            if lag > FIRST_READ and self._beside and not self._generated(sequence):
+            if lag == 0 or (lag > FIRST_READ and self._beside and not self._generated(sequence)):
                 continue
             if lag > 1:
                 first += self._amortised(sequence, self._step_seconds(index, lag) - self._step_seconds(index, 1))

@@ -1,13 +1,16 @@
 """From a file's header to weights in memory: which architecture, which tensors, how many bytes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from slipstream.errors import ModelFileError, RuntimeUnavailableError
 from slipstream.models.gguf import GgufHeader, TensorInfo
+from slipstream.models.heads import EMBEDDING, OUTPUT, HeadFile
 from slipstream.runtime.memory import available_memory, gigabytes
 from slipstream.runtime.native import _native
 from slipstream.runtime.native.architectures import ARCHITECTURES
+from slipstream.runtime.native.architectures.eagle3 import eagle3
 from slipstream.runtime.native.modelfile import MOST, ROTARY_FACTORS, ModelFile, NotSupported
 from slipstream.runtime.native.program import Decoder, compiled
 
@@ -32,6 +35,9 @@ FORMATS = {
 VECTOR_FORMATS = ("F32", "F16", "BF16")
 
 F16_BYTES = 2
+BORROWED = "the target's output"
+"""What a head's program calls the output matrix where it is the target's."""
+
 MOST_HEADS = 1 << 18
 """Numbers in all heads of a layer: four times what the largest models have."""
 
@@ -40,15 +46,22 @@ TensorPlace = tuple[str, int, int, int, int, int]
 
 
 class Plan(NamedTuple):
-    """What is to be loaded."""
+    """What is to be loaded. parts: the files that places count."""
 
     decoder: Decoder
     places: list[TensorPlace]
+    parts: Sequence[Path]
 
     @property
     def vocabulary(self) -> int:
         """Logits in a row: the rows of the output matrix."""
         return next(rows for name, _, rows, *_ in self.places if name == self.decoder.output)
+
+    @property
+    def fused(self) -> int:
+        """Numbers of the hidden states that rows begin with; 0 where they begin with embeddings."""
+        fuse = self.decoder.fuse
+        return next((columns for name, _, _, columns, *_ in self.places if fuse and name == fuse.matrix), 0)
 
 
 class Sizes(NamedTuple):
@@ -79,10 +92,7 @@ def unsupported(header: GgufHeader) -> str | None:
 
 def plan(header: GgufHeader) -> Plan:
     """Describe the file's decoder and find its tensors. Raises NotSupported."""
-    try:
-        str(header.path).encode()
-    except UnicodeEncodeError:
-        raise NotSupported("its name is not UTF-8") from None
+    _require_name(header)
     describe = ARCHITECTURES.get(header.architecture)
     if describe is None:
         raise NotSupported(f"its architecture {header.architecture!r} is not known to it")
@@ -95,15 +105,41 @@ def plan(header: GgufHeader) -> Plan:
     names = decoder.tensors()
     if unknown := set(file.tensors) - set(names) - {ROTARY_FACTORS}:
         raise NotSupported(f"it has tensors that its architecture does not use ({min(unknown)})")
+    return Plan(decoder, _places(file, decoder, names), header.parts)
+
+
+def plan_head(head: HeadFile, target: GgufHeader) -> Plan:
+    """The same for a head, which belongs to this target. Where it has no output matrix, the target's is loaded once
+    more. Raises NotSupported.
+    """
+    _require_name(head.header)
+    decoder = eagle3(head, OUTPUT if head.has(OUTPUT) else BORROWED)
+    _check_sizes(decoder)
+    places = _places(ModelFile(head.header), decoder, [name for name in decoder.tensors() if name != BORROWED])
+    if decoder.output == BORROWED:
+        file = ModelFile(target)
+        _, kind, rows, columns, part, offset = _place(file, OUTPUT if file.has(OUTPUT) else EMBEDDING)
+        places.append((BORROWED, kind, rows, columns, len(head.header.parts) + part, offset))
+    return Plan(decoder, places, (*head.header.parts, *target.parts))
+
+
+def _require_name(header: GgufHeader) -> None:
+    try:
+        str(header.path).encode()
+    except UnicodeEncodeError:
+        raise NotSupported("its name is not UTF-8") from None
+
+
+def _places(file: ModelFile, decoder: Decoder, names: Sequence[str]) -> list[TensorPlace]:
     vectors = decoder.vectors()
-    return Plan(decoder, [_vector_place(file, name) if name in vectors else _place(file, name) for name in names])
+    return [_vector_place(file, name) if name in vectors else _place(file, name) for name in names]
 
 
 def load(header: GgufHeader, plan: Plan, threads: int, progress: Callable[[float], None] | None) -> _native.Program:
     """Read and repack the weights; the program holds them. Raises ModelFileError, RuntimeUnavailableError."""
     try:
         _check_feed_forward(plan)
-        weights = _native.load_weights([str(part) for part in header.parts], plan.places, threads, progress)
+        weights = _native.load_weights([str(part) for part in plan.parts], plan.places, threads, progress)
         return compiled(plan.decoder, weights, [name for name, *_ in plan.places])
     except ValueError as problem:
         raise ModelFileError(f"{header.path} is damaged ({problem}); download or convert it again.") from None
@@ -125,6 +161,7 @@ def memory_needed(plan: Plan, sizes: Sizes) -> Memory:
         feed_forward=decoder.feed_forward,
         vocabulary=plan.vocabulary,
         angles=sum(2 * len(rotary.frequencies) for rotary in decoder.rotaries()),
+        fused=plan.fused,
         sessions=sizes.sessions,
         context=sizes.context,
         rows=sizes.rows,

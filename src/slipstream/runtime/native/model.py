@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slipstream.core.protocols import Capabilities, Segment
+from slipstream.core.protocols import Capabilities, Segment, Vocabulary
 from slipstream.errors import ContextLimitError, ModelFileError, RuntimeUnavailableError, UnsupportedModelError
 from slipstream.models.gguf import GgufHeader, read_model_header
 from slipstream.runtime.checks import check_sizes, context_for
@@ -104,7 +104,7 @@ class NativeModel:
         self._sequences = sizes.sessions
         needed = memory_needed(planned, sizes)
         check_memory(self.name, needed, sizes)
-        self.vocabulary, notice = vocabulary_of(header)
+        self.vocabulary, notice = self._vocabulary_of(header)
         self.notice = " ".join(filter(None, (notice, slow_build()))) or None
         longest = self.context_length
         self.kv_bytes_per_token = cached_bytes(planned, longest) - cached_bytes(planned, longest - 1)
@@ -140,8 +140,18 @@ class NativeModel:
         Raises ContextLimitError if a session's context is full; all sessions are then as they were.
         Ctrl-C ends it within a layer or so, with KeyboardInterrupt.
         """
-        self._require_open()
         assert layers is None or layers, "a forward needs layers"
+        return self._compute(batch, layers, hidden)
+
+    def _compute(
+        self,
+        batch: Sequence[Segment],
+        layers: Sequence[int] | None,
+        hidden: Sequence[int],
+        beginnings: "_native.Beginnings | None" = None,
+    ) -> list["NativeRows"]:
+        """`forward`, with what rows begin with where the program fuses hidden states."""
+        self._require_open()
         self.generation += 1
         segments, places = [], []
         row = output = 0
@@ -158,9 +168,14 @@ class NativeModel:
             if used + count > self.context_length:
                 raise self._context_full(used, count)
         assert 0 < row <= self.max_rows, f"{row} rows in a forward of at most {self.max_rows}"
-        self.native.forward(segments, [] if layers is None else layers, hidden)
+        self.native.forward(segments, [] if layers is None else layers, hidden, beginnings)
         table = self.native.logits()
         return [NativeRows(self, table, shift, first, count, start) for start, shift, first, count in places]
+
+    def embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]:
+        """[n, width] rows of the embedding table, as they are in the file."""
+        self._require_open()
+        return self.native.embeddings(tokens)
 
     def memory(self) -> int:
         """Bytes: weights, KV cache and buffers, which grow where more rows give logits than was expected."""
@@ -190,6 +205,10 @@ class NativeModel:
                 f"There is not enough memory for the KV cache of {sizes.sessions} sequence(s) of {sizes.context} "
                 f"tokens of {self.name}; choose a shorter context or fewer sequences."
             ) from None
+
+    def _vocabulary_of(self, header: GgufHeader) -> tuple[Vocabulary, str | None]:
+        """The file's, and a sentence for people if there is something to say."""
+        return vocabulary_of(header)
 
     def _check_vocabulary(self, header: GgufHeader, planned: Plan) -> None:
         if planned.vocabulary != self.vocabulary.size:

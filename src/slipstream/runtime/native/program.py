@@ -34,6 +34,41 @@ class Normalise:
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """The embedding of each row's token, normalised, and behind it the stream: an input twice as wide.
+
+    stream: the norm of the stream, None for the stream as it is
+    """
+
+    embedding: Normalise
+    stream: Normalise | None
+
+    def vectors(self) -> tuple[str, ...]:
+        return self.embedding.vectors() + (self.stream.vectors() if self.stream else ())
+
+    def matrices(self) -> tuple[str, ...]:
+        return ()
+
+    def add_to(self, program: Program, index: Index, rotaries: Sequence["Rotary"]) -> None:
+        program.join(self.embedding.numbers(index), self.stream.numbers(index) if self.stream else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse:
+    """How rows begin that go on from another model's hidden states: x = after(matrix * before(states)).
+
+    Rows that go on from a state of their own kind begin with after(state). Norms may be None.
+    """
+
+    matrix: str
+    before: Normalise | None = None
+    after: Normalise | None = None
+
+    def vectors(self) -> tuple[str, ...]:
+        return tuple(norm.weight for norm in (self.before, self.after) if norm)
+
+
+@dataclass(frozen=True, slots=True)
 class Heads:
     """The heads of queries, of keys or of values: matrix * the normalised stream.
 
@@ -134,15 +169,17 @@ class AddProjected:
             program.add_projected(index[self.matrix])
 
 
-Operation = Normalise | Attend | GatedUnit | AddProjected
+Operation = Normalise | Join | Attend | GatedUnit | AddProjected
 
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
     """A whole model. Sizes are checked against the tensors when it is loaded.
 
-    embedding, output: may name the same tensor, which is then stored once
+    embedding, output: may name the same tensor, which is then stored once; without `embedding` whoever calls has
+                       the embeddings
     embedding_scale:   what embeddings are multiplied by
+    fuse:              what rows begin with instead of their embeddings
     """
 
     width: int
@@ -150,15 +187,18 @@ class Decoder:
     key_value_heads: int
     head_size: int
     feed_forward: int
-    embedding: str
+    embedding: str | None
     layers: tuple[tuple[Operation, ...], ...]
     output_norm: Normalise
     output: str
     embedding_scale: float = 1.0
+    fuse: Fuse | None = None
 
     def tensors(self) -> list[str]:
         """Names of all tensors, each once."""
-        names = [self.embedding]
+        names = [self.embedding] if self.embedding else []
+        if self.fuse:
+            names += [self.fuse.matrix, *self.fuse.vectors()]
         for operation in self._operations():
             names += [*operation.matrices(), *operation.vectors()]
         return list(dict.fromkeys([*names, self.output_norm.weight, self.output]))
@@ -166,6 +206,7 @@ class Decoder:
     def vectors(self) -> frozenset[str]:
         """Names of the tensors that must be vectors."""
         names = [name for operation in self._operations() for name in operation.vectors()]
+        names += self.fuse.vectors() if self.fuse else ()
         return frozenset([*names, self.output_norm.weight])
 
     def gates(self) -> frozenset[str]:
@@ -193,7 +234,11 @@ def compiled(decoder: Decoder, weights: Weights, names: Sequence[str]) -> Progra
     """
     index = {name: position for position, name in enumerate(names)}
     program = Program(weights, decoder.width, decoder.heads, decoder.key_value_heads, decoder.head_size)
-    program.embedding(index[decoder.embedding], decoder.embedding_scale)
+    if decoder.embedding is not None:
+        program.embedding(index[decoder.embedding], decoder.embedding_scale)
+    if (fuse := decoder.fuse) is not None:
+        before, after = (norm.numbers(index) if norm else None for norm in (fuse.before, fuse.after))
+        program.fuse(index[fuse.matrix], before, after)
     rotaries = decoder.rotaries()
     for rotary in rotaries:
         program.rotary(rotary.frequencies, rotary.halves)
