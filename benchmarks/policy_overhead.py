@@ -49,6 +49,7 @@ class View:
 
     def __init__(self, number: int) -> None:
         self.id, self.tokens, self.draft_limit, self.prediction = number, [0] * 200, 64, ()
+        self.scope = ""
 
 
 CASES: dict[str, tuple[Callable[[], list[BaseDrafter]], bool]] = {

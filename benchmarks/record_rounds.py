@@ -36,7 +36,9 @@ class Text:
 
     id = 1
     draft_limit = LEVELS * CANDIDATES
+    session = None
     prediction = ()
+    scope = ""
 
     def __init__(self, tokens: list[int], sampler: Sampler) -> None:
         self.tokens = tokens

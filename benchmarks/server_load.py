@@ -100,8 +100,12 @@ async def ask(client: httpx.AsyncClient, messages: Messages, seed: int, tokens: 
 async def crowd(
     url: str, clients: int, prompts: Sequence[Messages], requests: int, tokens: int
 ) -> tuple[float, list[Record]]:
-    """(seconds, answers) of so many clients with so many requests each."""
-    async with httpx.AsyncClient(base_url=url, timeout=900) as client:
+    """(seconds, answers) of so many clients with so many requests each, a connection for every one.
+
+    A server may close one that is kept just when the next request is sent.
+    """
+    limits = httpx.Limits(max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=url, timeout=900, limits=limits) as client:
 
         async def one(number: int) -> list[Record]:
             places = range(number * requests, (number + 1) * requests)

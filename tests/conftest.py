@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+os.environ["SLIPSTREAM_CORPUS"] = "off"
+"""What tests make a model say is nothing that the user's own chats should be drafted from; some tests use their own."""
+
 REAL_MODELS = {"smollm2", "gemma3_270m"}
 """Fixtures that fetch a model."""
 

@@ -94,6 +94,10 @@ class FakeSession:
             parent = row
         self.batch = None
 
+    @property
+    def held(self) -> object | None:
+        return None
+
     def hold(self, path: Sequence[int]) -> None:
         raise AssertionError("this model has no layer subsets")
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
 
 from slipstream.core.params import SamplingParams
-from slipstream.core.protocols import Constraint
+from slipstream.core.protocols import Constraint, Session
 from slipstream.core.sampling import Sampler
 from slipstream.core.tree import Draft
 from slipstream.core.verify import Commit, Verdict
@@ -24,15 +25,24 @@ class View:
         draft_limit: int = 64,
         constraint: Constraint | None = None,
         prediction: Sequence[int] = (),
+        session: Session | None = None,
+        scope: str = "",
     ) -> None:
         self.id = next(_ids)
         self.tokens = tokens
         self.sampler = Sampler(params, vocabulary_size, tokens, constraint=constraint)
         self.draft_limit = draft_limit
+        self.session = session
         self.prediction = prediction
+        self.scope = scope
 
 
 def accept_first(draft: Draft, accepted: int) -> Verdict:
     """The verdict that a chain's first `accepted` tokens were right, and the next was not."""
     commits = [Commit(draft.tokens[node], node, draft.sources[node], "", None) for node in range(accepted)]
     return Verdict([*commits, Commit(-1, None, "", "", None)], min(accepted + 1, len(draft)))
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

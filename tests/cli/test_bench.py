@@ -11,7 +11,6 @@ from slipstream.measure.records import read_bench
 from slipstream.models import models_directory
 from tests.cli.conftest import Cli, Result, start
 from tests.measure.openai_server import serving
-from tests.tiny_models import sentencepiece, tiny_llama
 
 QUICK = ("--max-tokens", "4", "--repeats", "1", "-c", "suffix,n=2,name=suffix")
 HEAD = "kind  configuration"
@@ -84,14 +83,14 @@ def test_shipped_prompts_by_kind(cli: Cli, tiny: Path, tmp_path: Path) -> None:
 def test_a_configuration_that_does_not_load_is_said_and_the_others_run(
     cli: Cli, tiny: Path, two: Path, tmp_path: Path
 ) -> None:
-    other = tiny_llama(tmp_path / "other.gguf", vocabulary=sentencepiece())
-    out = tmp_path / "bench.jsonl"
+    other, out = tmp_path / "other.gguf", tmp_path / "bench.jsonl"
+    other.write_bytes(tiny.read_bytes()[:-100])
     specs = ("-c", f"model:{other},n=2", "-c", f"{tmp_path}/missing.gguf,n=2,name=missing")
     result = cli("bench", "-m", tiny, "--prompts", two, *QUICK, *specs, "--out", out)
     assert result.code == 1
     assert len(table(result)) == 6
     assert "model:other.gguf,n=2: " in result.err
-    assert "tokens they could share differ" in result.err
+    assert "other.gguf is truncated" in result.err
     assert "missing: There is no file" in result.err
     assert "Traceback" not in result.err
     bench = read_bench(out)

@@ -11,7 +11,7 @@ from slipstream.cli.settings import Settings
 from slipstream.core.params import SamplingParams
 from slipstream.engine import DEFAULT_NUM_DRAFT_TOKENS
 from slipstream.policy import DEFAULT_MAX_SLOWDOWN
-from slipstream.policy.adaptive import DEFAULT_MOST_DRAFTED
+from slipstream.policy.adaptive import DEFAULT_MOST_DRAFTED, DEFAULT_MOST_PREDICTED
 from tests import fake_native
 from tests.cli.conftest import Cli
 
@@ -39,7 +39,7 @@ def test_the_defaults_on_the_page_are_the_defaults() -> None:
         for row in rows(page, option):
             assert row.endswith(f"{value}. |")
     for row in rows(page, "--num-draft-tokens"):
-        assert f"auto (default {DEFAULT_MOST_DRAFTED})" in row
+        assert f"auto (default {DEFAULT_MOST_DRAFTED}, and {DEFAULT_MOST_PREDICTED} for a text with" in row
         assert f"for on (default {DEFAULT_NUM_DRAFT_TOKENS})" in row
 
 

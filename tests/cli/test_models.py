@@ -8,7 +8,7 @@ from slipstream.models import CATALOG, models_directory
 from slipstream.runtime import native as real_native
 from tests import fake_native
 from tests.cli.conftest import Cli
-from tests.tiny_models import tiny_llama
+from tests.tiny_models import Shape, tiny_llama
 
 
 @pytest.fixture
@@ -62,12 +62,31 @@ def test_a_model_is_explained_in_a_line_for_each_fact(
     result = cli("models", "--explain", str(two_models), "--ctx", "64")
     assert result.code == 0
     facts = dict(line.split("\t") for line in result.out.splitlines())
-    assert list(facts) == ["model", "architecture", "formats", "runtime", "computes on", "memory", "speed"]
+    assert list(facts) == [
+        "model",
+        "architecture",
+        "formats",
+        "runtime",
+        "computes on",
+        "memory",
+        "speed",
+        "low-bit copy",
+    ]
     assert facts["model"] == "good[31m.gguf"
     assert facts["architecture"].startswith("llama: ")
     assert "because the native runtime is not built" in facts["runtime"]
     assert "with a context of 64 tokens" in facts["memory"]
     assert "slipstream bench" in facts["speed"], "nothing to measure with"
+    assert facts["low-bit copy"].startswith("--draft lowbit:q4_0 would have ")
+    assert "known when they are made" in facts["low-bit copy"]
+
+
+def test_types_that_were_not_asked_for_are_explained(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_native.uninstall(monkeypatch)
+    target = tiny_llama(tmp_path / "big.gguf", storage="F16", shape=Shape(feed_forward=80))
+    facts = dict(line.split("\t") for line in cli("models", "--explain", str(target)).out.splitlines())
+    assert "of F16 because rows of these matrices are no whole blocks" in facts["low-bit copy"]
+    assert "because" not in facts["formats"]
 
 
 def test_the_native_runtime_tells_how_fast_a_model_can_be(

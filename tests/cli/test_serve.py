@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from fnmatch import fnmatch
 from os import environ
 from pathlib import Path
 from time import sleep
@@ -19,6 +20,8 @@ from slipstream.cli.serve import _names
 from tests.server.process import Process
 from tests.tiny_models import tiny_llama
 
+DEPLOY = Path(__file__).parents[2] / "deploy"
+in_a_checkout = pytest.mark.skipif(not DEPLOY.is_dir(), reason="a source distribution is without deploy/")
 PROMPT = {"prompt": "abc", "max_tokens": 5, "seed": 1}
 
 
@@ -115,6 +118,40 @@ def test_flags_come_before_the_environment_and_that_before_the_file(
     assert [(one["path"], one["status"]) for one in logged if "path" in one] == [("/props", 401), ("/props", 200)]
 
 
+@in_a_checkout
+def test_the_configuration_in_deploy_is_taken(processes: list[Process], model: Path) -> None:
+    process = Process("--config", str(DEPLOY / "server.toml"), "-m", str(model))
+    processes.append(process)
+    assert httpx.get(f"{process.url}/props").json()["parallel"] == 4
+
+
+@in_a_checkout
+def test_an_image_is_built_without_what_git_ignores() -> None:
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    for pattern in (DEPLOY.parent / ".gitignore").read_text().split():
+        name = pattern.rstrip("/")
+        assert any(fnmatch(name, one.removeprefix("**/")) for one in ignored), pattern
+
+
+def test_one_site_in_the_file_needs_no_list(processes: list[Process], model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('cors-origin = "https://example.org"\n')
+    process = Process("--config", str(file), "-m", str(model))
+    processes.append(process)
+    answer = httpx.get(f"{process.url}/props", headers={"Origin": "https://example.org"})
+    assert answer.headers["access-control-allow-origin"] == "https://example.org"
+
+
+@pytest.mark.parametrize(("arguments", "warned"), [([], True), (["--api-key", "x"], False)])
+def test_an_open_server_on_the_network_is_warned_of(
+    processes: list[Process], model: Path, arguments: list[str], warned: bool
+) -> None:
+    process = Process("--host", "0.0.0.0", "-m", str(model), *arguments)
+    processes.append(process)
+    assert process.url
+    assert any("Without a key" in line for line in process.lines) == warned
+
+
 def test_the_log_for_machines_is_json_line_by_line(processes: list[Process], model: Path) -> None:
     process = Process("-m", str(model), "--log-format", "json", "--draft", "suffix", "--shutdown-timeout", "1")
     processes.append(process)
@@ -192,6 +229,7 @@ def test_the_port_is_tried_before_the_model_is_loaded(tmp_path: Path) -> None:
     [
         (["--config", "missing.toml"], "cannot be read"),
         (["--config", "{folder}/broken.toml"], "is not TOML"),
+        (["--config", "{folder}/yes.toml"], "has port = true, which no setting can be"),
         (["--config", "{folder}/unknown.toml"], "unknown setting paralel; did you mean parallel?"),
         (["--host", "not a host"], "Cannot listen on not a host"),
         (["--port", "{taken}"], "choose another --port"),
@@ -211,6 +249,7 @@ def test_the_port_is_tried_before_the_model_is_loaded(tmp_path: Path) -> None:
 def test_what_cannot_be_is_one_sentence(model: Path, tmp_path: Path, arguments: list[str], sentence: str) -> None:
     (tmp_path / "broken.toml").write_text("x = ")
     (tmp_path / "unknown.toml").write_text("paralel = 3")
+    (tmp_path / "yes.toml").write_text("port = true")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         given = [argument.format(folder=tmp_path, taken=port) for argument in arguments]

@@ -8,6 +8,7 @@ from slipstream.cli.interrupt import interrupts
 from slipstream.measure import cases
 from slipstream.measure.broken import MISTAKES, planted
 from tests.cli.conftest import Cli
+from tests.tiny_models import sentencepiece, tiny_llama
 
 SMALL = ("--count", "2", "--max-tokens", "12", "--seed", "3", "--threads", "1")
 
@@ -27,10 +28,44 @@ def test_a_certificate_for_a_tiny_model(cli: Cli, tiny: Path, prompts: Path, run
     head, *_, verdict = result.out.splitlines()
     assert head.startswith(f"tiny.gguf on the {runtime} runtime")
     trees = runtime == "native"
-    for way in ("plain, again", "suffix, auto", "tiny.gguf, auto", "suffix+tiny.gguf, auto", "rehearsal, chains of 4"):
+    for way in (
+        "plain, again",
+        "suffix, auto",
+        "tiny.gguf, auto",
+        "suffix+tiny.gguf, auto",
+        "prediction, chains of 4",
+        "rehearsal, chains of 4",
+    ):
         assert f"\n{way} " in result.out
     assert ("rehearsal, trees of 4" in result.out) == trees
     assert verdict.startswith("IDENTICAL: " if trees else ("IDENTICAL: ", "NO REAL DIFFERENCE: "))
+
+
+@pytest.mark.parametrize("runtime", ["native", "llamacpp"])
+def test_a_certificate_with_a_draft_model_of_another_vocabulary(
+    cli: Cli, tiny: Path, prompts: Path, tmp_path: Path, runtime: str
+) -> None:
+    other = tiny_llama(tmp_path / "other.gguf", vocabulary=sentencepiece())
+    result = cli("verify", "-m", tiny, "-d", other, *SMALL, "--prompts", prompts, "--runtime", runtime, "--temp", "0.9")
+    assert result.code == 0, result.out + result.err
+    assert "\nother.gguf, auto " in result.out
+
+
+@pytest.mark.parametrize("runtime", ["native", "llamacpp"])
+def test_a_certificate_for_a_low_bit_copy(cli: Cli, tmp_path: Path, prompts: Path, runtime: str) -> None:
+    target = tiny_llama(tmp_path / "big.gguf", storage="F16")
+    law = ["--distribution"] if runtime == "native" else []
+    options = (*SMALL, "--prompts", prompts, "--runtime", runtime, "--draft-runtime", runtime, *law)
+    result = cli("verify", "-m", target, "-d", "lowbit", "-d", "suffix", *options, "--json")
+    assert result.code == 0, result.out + result.err
+    value = json.loads(result.out)
+    assert value["outcome"] in (("identical",) if runtime == "native" else ("identical", "near-ties"))
+    ways = {one["way"]: one for one in value["comparisons"]}
+    for way in ("lowbit, chains of 4", "lowbit+suffix, chains of 4", "prediction, chains of 4"):
+        assert ways[way]["accepted"] > 0, way
+        assert not ways[way]["proves_nothing"]
+    if law:
+        assert any("lowbit" in json.dumps(test) for test in value["distribution"]["tests"])
 
 
 def test_json_has_everything(cli: Cli, tiny: Path, prompts: Path) -> None:

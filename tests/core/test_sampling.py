@@ -157,6 +157,35 @@ def test_a_prefix_leaves_no_trace(tokens: list[int], prefix: list[int]) -> None:
     assert np.array_equal(one, other)
 
 
+@settings(max_examples=200, deadline=None)
+@given(params, st.integers(0, 5000), st.integers(1, 80), st.integers(1, 3), st.booleans())
+def test_a_few_tokens_are_ranked_as_in_a_row_of_nothing_else(
+    params: SamplingParams, position: int, known: int, count: int, biased: bool
+) -> None:
+    random = np.random.default_rng(position)
+    ids = np.sort(random.choice(1500, known, replace=False))
+    logits = (3 * random.standard_normal(known)).astype(np.float32)
+    row = np.full(1500, -np.inf, np.float32)
+    row[ids] = logits
+    bias = {int(ids[0]): 2.0} if biased else {}
+    sampler = Sampler(replace(params, logit_bias=bias), 1500, ids[:3].tolist())
+    among, whole = (
+        sampler.propose_among(ids, logits, position, [7], count),
+        sampler.propose(row, position, [7], count),
+    )
+    assert among.tokens == [token for token in whole.tokens if row[token] > -np.inf]
+    assert among.margins[1:] == pytest.approx(whole.margins[1 : len(among.tokens)])
+    assert not 1 < count <= known or among.margins[0] == pytest.approx(whole.margins[0])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_nothing_is_proposed_where_all_that_is_known_is_banned(temperature: float) -> None:
+    banned = dict.fromkeys((3, 5), -math.inf)
+    sampler = Sampler(replace(PLAIN, temperature=temperature, logit_bias=banned), 10)
+    assert sampler.propose_among(np.array([3, 5]), np.ones(2, np.float32), 7, []).tokens == []
+    assert sampler.propose_among(np.array([3, 4, 5]), np.ones(3, np.float32), 7, [], 3).tokens == [4]
+
+
 def test_logit_bias_bans_and_forces() -> None:
     row = make_row(50, 2, 1.0)
     largest = int(row.argmax())

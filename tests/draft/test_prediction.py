@@ -1,11 +1,13 @@
 from collections.abc import Sequence
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slipstream.core.protocols import Growth
 from slipstream.core.tree import Draft
-from slipstream.draft.prediction import NEAR, Alignment, PredictionDrafter
+from slipstream.draft.prediction import LONGEST_RUN, NEAR, Alignment, PredictionDrafter
+from tests.fakes import ByteVocabulary
 from tests.helpers import View
 
 PROMPT = [1, 2, 3]
@@ -110,3 +112,94 @@ def test_the_run_is_the_truth_and_no_nearby_place_agrees_with_more(prediction: l
         ]
         if run < 2:  # while it follows it does not look elsewhere
             assert run == max(agreeing, default=0)
+
+
+class Pieces(ByteVocabulary):
+    """Bytes, and pieces of several of them from 300 on; texts are cut into the longest that fit."""
+
+    size = 400
+
+    def __init__(self, *pieces: str) -> None:
+        super().__init__()
+        self.pieces = [piece.encode() for piece in pieces]
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.pieces[token - 300] if token >= 300 else super().token_bytes(token)
+
+    def spelt(self, *texts: str) -> list[int]:
+        """One token for each text."""
+        return [300 + self.pieces.index(text.encode()) for text in texts]
+
+    def tokenize(self, text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
+        rest, tokens = text.encode(), []
+        while rest:
+            fitting = [
+                token for token in range(300, 300 + len(self.pieces)) if rest.startswith(self.token_bytes(token))
+            ]
+            tokens.append(max(fitting, key=lambda one: len(self.token_bytes(one)), default=rest[0]))
+            rest = rest.removeprefix(self.token_bytes(tokens[-1]))
+        return tokens
+
+
+SPELLING = Pieces("de", "description", "scription", "get", "_l", "get_l", "ending", "(", "é", ")", "x", "café")
+
+
+def proposed(prediction: Sequence[int], answer: Sequence[int], limit: int = 8) -> Draft:
+    drafter, view, draft = PredictionDrafter(SPELLING), View(list(PROMPT), prediction=prediction), Draft()
+    drafter.begin(view, 0)
+    view.tokens += answer
+    drafter.extend([Growth(view, draft, limit)])
+    return draft
+
+
+def test_a_token_that_begins_a_predicted_one_is_followed_by_its_rest() -> None:
+    prediction = SPELLING.spelt("(", "description", ")", "x")
+    draft = proposed(prediction, SPELLING.spelt("(", "de"))
+    assert draft.tokens == SPELLING.spelt("scription", ")", "x")
+    assert draft.buckets[0] not in draft.buckets[1:]
+    assert proposed(prediction, SPELLING.spelt("(", "de"), limit=1).tokens == SPELLING.spelt("scription")
+    assert proposed(prediction, SPELLING.spelt("(", "de", "scription")).tokens == SPELLING.spelt(")", "x")
+
+
+def test_a_token_that_is_several_predicted_ones() -> None:
+    prediction = SPELLING.spelt("(", "get", "_l", "ending", ")")
+    assert proposed(prediction, SPELLING.spelt("(", "get_l")).tokens == SPELLING.spelt("ending", ")")
+    assert proposed(SPELLING.spelt("(", "get_l", "ending"), SPELLING.spelt("(", "get")).tokens == SPELLING.spelt(
+        "_l", "ending"
+    )
+
+
+def test_a_rest_that_is_no_text_is_waited_for() -> None:
+    prediction = SPELLING.spelt("(", "café", ")", "x")
+    begun = [*SPELLING.spelt("("), *b"caf", "é".encode()[0]]
+    assert proposed(prediction, begun).tokens == []
+    assert proposed(prediction, [*begun, "é".encode()[1]]).tokens == SPELLING.spelt(")", "x")
+
+
+def test_a_control_token_agrees_with_itself_alone() -> None:
+    prediction = [*SPELLING.spelt("("), 256, *SPELLING.spelt(")", "x")]
+    assert proposed(prediction, SPELLING.spelt("(")).tokens == prediction[1:]
+    assert proposed(prediction, [*SPELLING.spelt("("), 256]).tokens == SPELLING.spelt(")", "x")
+    assert proposed(prediction, [*SPELLING.spelt("("), 257]).tokens == SPELLING.spelt(")", "x"), "in place of it"
+
+
+@given(st.lists(st.sampled_from(["de", "get", "x", "(", "é"]), min_size=1, max_size=20), st.data())
+def test_a_text_that_is_spelt_otherwise_never_departs(words: list[str], data: st.DataObject) -> None:
+    """A vocabulary in which any piece of up to three bytes is a token."""
+    whole = "".join(words).encode()
+    places = data.draw(st.sets(st.integers(1, len(whole))))
+    cuts = sorted({*range(3, len(whole), 3), *places, len(whole)} | {0})
+    pieces = {300 + number: whole[start:end] for number, (start, end) in enumerate(pairwise(cuts))}
+    predicted = {500 + number: word.encode() for number, word in enumerate(words)}
+    alignment = Alignment(list(predicted), (pieces | predicted).__getitem__)
+    for count, token in enumerate(pieces, 1):
+        assert b"".join([*pieces.values()][: count - 1]) == whole[: alignment._at]
+        alignment.advance(token)
+        assert alignment.run == min(count, LONGEST_RUN)
+    assert alignment.place == len(predicted)
+
+
+def test_a_draft_s_own_tokens_count_as_agreement() -> None:
+    buckets = [proposed(list(range(100)), [], limit=limit).buckets for limit in (1, 40)]
+    assert buckets[0] == [0]
+    assert buckets[1] == [depth.bit_length() for depth in range(40)]

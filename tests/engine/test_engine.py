@@ -15,6 +15,7 @@ from slipstream.core.protocols import Capabilities, Drafter, Growth
 from slipstream.core.tree import ROOT
 from slipstream.draft import ModelDrafter, SuffixDrafter
 from slipstream.draft.base import BaseDrafter
+from slipstream.engine.engine import CHARACTERS_PER_TOKEN
 from slipstream.errors import ChatTemplateError, ContextLimitError, RuntimeUnavailableError, UsageError
 from slipstream.models import ChatTemplate
 from slipstream.policy import FixedLength
@@ -148,6 +149,23 @@ def test_a_prediction_that_is_right_makes_few_rounds() -> None:
     assert engine.generate([0, 1], seed=1, max_tokens=5, num_draft_tokens=0, prediction=[1]).drafter == "none"
 
 
+@pytest.mark.parametrize("spelling", [1, 3, 40])
+def test_a_long_prediction_is_not_tokenised_to_its_end(monkeypatch: pytest.MonkeyPatch, spelling: int) -> None:
+    """spelling: letters of a token, here all the same."""
+    engine, read = make_engine("none", endless=True), []
+
+    def tokenize(text: str, *, add_bos: bool, parse_special: bool) -> list[int]:
+        read.append(len(text))
+        return [0] * (len(text) // spelling)
+
+    monkeypatch.setattr(engine.target.vocabulary, "tokenize", tokenize)
+    context = engine.target.context_length
+    prediction = engine.prepare([0, 1], seed=1, prediction="a" * 10_000_000).sequence.prediction
+    assert len(prediction) == context
+    assert max(read) <= 4 * max(CHARACTERS_PER_TOKEN, spelling + 1) * context
+    assert engine.prepare([0, 1], seed=1, prediction="a" * 2 * spelling).sequence.prediction == [0, 0]
+
+
 def test_only_the_text_that_has_a_prediction_is_drafted_for_from_it() -> None:
     engine = make_engine("none", endless=True, max_sessions=2)
     plain = engine.generate([0, 1], seed=1, temperature=1.0, max_tokens=20)
@@ -189,7 +207,13 @@ def test_figures_add_up() -> None:
     assert statistics.acceptance_rate == 1.0
     assert set(statistics.accepted_per_position) == {1.0}
     assert sum(statistics.seconds.values()) == pytest.approx(timings.predicted_seconds, rel=0.2)
-    assert set(timings.as_dict()) >= {"prompt_n", "prompt_ms", "predicted_per_second", "draft_n", "draft_n_accepted"}
+    assert list(timings.as_dict()) == [
+        *("prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second", "cache_n"),
+        *("predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second"),
+        *("draft_n", "draft_n_accepted"),
+    ]
+    told = timings.as_dict()
+    assert told["predicted_per_token_ms"] * told["predicted_n"] == pytest.approx(told["predicted_ms"])
 
 
 def test_plain_decoding_is_the_loop_with_empty_drafts() -> None:

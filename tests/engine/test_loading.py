@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from slipstream import Engine, ModelOptions
-from slipstream.errors import UnsupportedModelError, UsageError, VocabularyMismatchError
+from slipstream.draft import OtherTokenizerDrafter
+from slipstream.engine import loading
+from slipstream.errors import UnsupportedModelError, UsageError
 from tests import fake_native
 from tests.fake_native import FakeNative
 from tests.tiny_models import sentencepiece, tiny_llama
@@ -94,6 +96,21 @@ def test_an_unknown_runtime_is_refused_by_the_option_s_name(option: str) -> None
 
 def test_vocabularies_are_compared_whatever_the_runtime(native: FakeNative, large: Path, tmp_path: Path) -> None:
     other = tiny_llama(tmp_path / "other.gguf", vocabulary=sentencepiece())
-    with pytest.raises(VocabularyMismatchError, match="tokens they could share differ"):
-        Engine.load(large, draft=str(other))
-    assert native.loaded == []
+    with Engine.load(large, draft=f"suffix+{other}", options=ModelOptions(threads=1)) as engine:
+        [_, drafter] = engine.drafters
+        assert isinstance(drafter, OtherTokenizerDrafter)
+        [notice] = engine.notices
+    assert notice.startswith("other.gguf has another vocabulary than large.gguf, so it drafts through the text: ")
+    assert notice.endswith("99% of its tokens are tokens of the target, and 98% the other way round.")
+    with Engine.load(large, draft=str(large), options=ModelOptions(threads=1)) as engine:
+        assert engine.notices == []
+
+
+def test_little_in_common_is_said(
+    native: FakeNative, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tiny_llama(tmp_path / "other.gguf", vocabulary=sentencepiece())
+    monkeypatch.setattr(loading, "LITTLE_OVERLAP", 1.0)
+    with Engine.load(large, speculation="off") as plain, plain.sharing(draft=str(other)) as engine:
+        [notice] = engine.notices
+    assert "That is little" in notice

@@ -14,14 +14,15 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.heads import random_head
-from slipstream import Completion, Engine, SamplingParams
+from slipstream import Completion, Engine, ModelOptions, SamplingParams
 from slipstream.core.feed import feed
 from slipstream.core.gap import decision_gap
 from slipstream.core.protocols import Drafter, Growth, Model, Rows, Segment, StopRule
 from slipstream.core.sampling import Sampler
 from slipstream.core.tree import ROOT, Draft
 from slipstream.core.verify import Commit, Verdict, walk
-from slipstream.draft import HeadDrafter, ModelDrafter, SuffixDrafter
+from slipstream.corpus import LOCAL, Corpus
+from slipstream.draft import HeadDrafter, LayersDrafter, ModelDrafter, RecyclingDrafter, SuffixDrafter
 from slipstream.draft.base import BaseDrafter
 from slipstream.errors import UnsupportedModelError
 from slipstream.measure.distribution import Table, flattened, try_law
@@ -85,6 +86,13 @@ class Bushy(BaseDrafter):
             parent = growth.draft.add(token, parent, source=self.name)
 
 
+class Branching(SuffixDrafter):
+    """Suffix lookup that is allowed to branch, whatever the policy says."""
+
+    def extend(self, frontier: Several[Growth]) -> None:
+        super().extend([growth._replace(siblings=3) for growth in frontier])
+
+
 def load_with(runtime: RuntimeName, path: Path, sequences: int = 1) -> Model:
     options = LoadOptions(runtime=runtime, context_length=1024, max_sequences=sequences)
     return load(path, choose(read_model_header(path), options), options)
@@ -99,8 +107,14 @@ def target(request: pytest.FixtureRequest, smollm2: Path) -> Iterator[Model]:
 
 
 @pytest.fixture(scope="module")
+def corpus(target: Model, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Closed by the drafter that has it."""
+    return Corpus(tmp_path_factory.mktemp("corpus"), target.vocabulary.size)
+
+
+@pytest.fixture(scope="module")
 def drafters(
-    target: Model, smollm2: Path, tmp_path_factory: pytest.TempPathFactory
+    target: Model, smollm2: Path, corpus: Corpus, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, list[Drafter]]]:
     """Every drafter that the target can check; the draft model is a requantised copy of it.
 
@@ -111,10 +125,16 @@ def drafters(
     drafters: dict[str, list[Drafter]] = {
         "suffix": [SuffixDrafter()],
         "model": [ModelDrafter(load_with(runtimes[0], copy))],
+        "recycling": [RecyclingDrafter(target.vocabulary.size)],
         "suffix+model": [SuffixDrafter(), ModelDrafter(load_with(runtimes[1], copy))],
     }
     if target.capabilities.trees:
         drafters["bushy"] = [Bushy(ModelDrafter(load_with(runtimes[0], copy)))]
+    if target.capabilities.layer_subsets:
+        few, fewer = [*range(12), *range(16, 30)], [*range(12), *range(20, 30)]
+        drafters["layers"] = [LayersDrafter(target, few), LayersDrafter(target, fewer, source="layers2")]
+    suffix = Branching if target.capabilities.trees else SuffixDrafter
+    drafters["corpus"] = [suffix(corpus, RecyclingDrafter(target.vocabulary.size))]
     yield drafters
     for several in drafters.values():
         for drafter in several:
@@ -130,15 +150,25 @@ def engine(target: Model, smollm2: Path) -> Engine:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_the_same_ids_with_speculation_on_and_off(
-    engine: Engine, drafters: dict[str, list[Drafter]], setting: str, capsys: pytest.CaptureFixture[str]
+    engine: Engine,
+    drafters: dict[str, list[Drafter]],
+    corpus: Corpus,
+    setting: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Over all prompts and drafters; only rows that are not bit-exact excuse a parting, and only at a near-tie."""
+    """Over all prompts and drafters; only rows that are not bit-exact excuse a parting, and only at a near-tie.
+
+    The corpus has every answer, with every fourth token exchanged for another.
+    """
     assert len(PROMPTS) >= 20
     options, partings, accepted = SETTINGS[setting], [], dict.fromkeys(drafters, 0)
     for prompt in PROMPTS:
         messages = [{"role": "user", "content": prompt["prompt"]}]
         engine.drafters = []
         plain = engine.generate(messages, max_tokens=TOKENS, **options)  # type: ignore[arg-type]
+        wrong = [one if place % 4 else (one + 1) % 49152 for place, one in enumerate(plain.tokens, 1)]
+        corpus.add(LOCAL, [*plain.prompt_tokens, *wrong])
+        corpus.flush()
         for name, several in drafters.items():
             engine.drafters = several
             fast = engine.generate(messages, max_tokens=TOKENS, **options)  # type: ignore[arg-type]
@@ -154,6 +184,56 @@ def test_the_same_ids_with_speculation_on_and_off(
         assert partings == []
     assert all(gap <= ALLOWED_GAP for *_, gap in partings), partings
     assert len(partings) <= texts // 4, "near-ties are rare; this many are something else"
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_same_ids_with_a_prediction(engine: Engine, setting: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The answer itself with one word in six exchanged, as a text: its tokens are not always the answer's."""
+    options, partings, accepted, engine.drafters = SETTINGS[setting], [], 0, []
+    for prompt in PROMPTS[::2]:
+        messages = [{"role": "user", "content": prompt["prompt"]}]
+        plain = engine.generate(messages, max_tokens=TOKENS, **options)  # type: ignore[arg-type]
+        words = plain.text.split(" ")
+        predicted = " ".join("other" if place % 6 == 5 else word for place, word in enumerate(words))
+        fast = engine.generate(messages, max_tokens=TOKENS, prediction=predicted, **options)  # type: ignore[arg-type]
+        accepted += fast.drafted_by("prediction")[0]
+        if fast.tokens != plain.tokens:
+            partings.append(parting_gap(engine, plain, fast, options))
+    with capsys.disabled():
+        sys.stdout.write(f"\n{setting}: {accepted} predicted tokens accepted, gaps {partings or '-'}\n")
+    assert accepted > 5 * len(PROMPTS[::2])
+    assert partings == [] or not engine.target.capabilities.bit_exact_rows
+    assert all(gap <= ALLOWED_GAP for gap in partings), partings
+
+
+@pytest.fixture(scope="module")
+def sixteen_bits(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A target that a low-bit copy can be made of; copies go to a cache of their own."""
+    folder = tmp_path_factory.mktemp("sixteen")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLIPSTREAM_CACHE_DIR", str(folder / "cache"))
+        yield requantize(smollm2, folder / "sixteen.gguf", "F16")
+
+
+@pytest.mark.parametrize("draft", ["lowbit", "suffix+lowbit"])
+def test_the_same_ids_with_a_low_bit_copy(sixteen_bits: Path, draft: str) -> None:
+    """Where rows are bit-exact; fixed chains, and what the measuring policy makes of it."""
+    model = ModelOptions(runtime="native", draft_runtime="native", context_length=1024)
+    with (
+        Engine.load(sixteen_bits, speculation="off", options=model) as plain,
+        plain.sharing(draft=draft, speculation="on") as fixed,
+        plain.sharing(draft=draft, speculation="auto") as measured,
+    ):
+        for options in SETTINGS.values():
+            accepted = 0
+            for prompt in PROMPTS[::4]:
+                messages = [{"role": "user", "content": prompt["prompt"]}]
+                expected = plain.generate(messages, max_tokens=TOKENS, **options)  # type: ignore[arg-type]
+                for engine in (fixed, measured):
+                    fast = engine.generate(messages, max_tokens=TOKENS, **options)  # type: ignore[arg-type]
+                    assert fast.tokens == expected.tokens
+                    accepted += fast.drafted_by("lowbit")[0]
+            assert accepted > 0, "nothing was speculated, so nothing was tested"
 
 
 def test_a_random_head_changes_no_id(target: Model, engine: Engine, smollm2: Path, tmp_path: Path) -> None:

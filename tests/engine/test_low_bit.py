@@ -8,9 +8,10 @@ import pytest
 from slipstream import Engine, ModelOptions
 from slipstream.cli import settings
 from slipstream.engine import loading, low_bit
-from slipstream.engine.low_bit import bits_per_weight, low_bit_copy
+from slipstream.engine.layers import pruned_copy
+from slipstream.engine.low_bit import bits_per_weight, copies_of, low_bit_copy
 from slipstream.errors import RuntimeUnavailableError, StorageError, UsageError
-from slipstream.models import cache_directory, read_model_header
+from slipstream.models import cache_directory, profiles, read_model_header
 from slipstream.models.gguf import GgufHeader
 from slipstream.runtime.llamacpp import binding
 from tests.tiny_models import Shape, tiny_llama
@@ -49,6 +50,16 @@ def test_it_is_made_once_and_named_after_the_target_s_bytes(target: Path) -> Non
     other = tiny_llama(target.with_name("other.gguf"), storage="F16", shape=SHAPE, seed=1)
     assert low_bit_copy(read_model_header(other), "q4_0", silent) != path
     assert bits_per_weight(read_model_header(path)) < 6 < 15 < bits_per_weight(header)
+
+
+def test_copies_that_are_there_are_found_by_their_types(target: Path) -> None:
+    header = read_model_header(target)
+    assert copies_of(header) == {}
+    paths = {kind: low_bit_copy(header, kind, silent) for kind in ("q4_0", "q5_1")}
+    other = tiny_llama(target.with_name("other.gguf"), storage="F16", shape=SHAPE, seed=1)
+    low_bit_copy(read_model_header(other), "q4_0", silent)
+    pruned_copy(header, (0,), silent)
+    assert copies_of(header) == paths
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")])
@@ -127,5 +138,9 @@ def test_specifications_that_say_nothing(target: Path, spec: str, says: str) -> 
         Engine.load(target, draft=spec)
 
 
-def test_the_command_line_knows_every_name() -> None:
+def test_the_command_line_and_profiles_know_every_name() -> None:
     assert set(settings.NAMED) == set(loading.NAMED)
+    assert set(profiles.DRAFTERS) == {"none", *loading.NAMED}
+    saved = profiles.Profile("it.gguf", "", "native", "suffix+layers:0-5,7+lowbit:q4_0")
+    assert saved.draft_files == []
+    assert saved.missing is None

@@ -117,10 +117,31 @@ def test_a_mapping_is_a_schema_and_a_grammar_itself() -> None:
         ({"const": float("nan")}, "holds nan, which JSON cannot express"),
         ({"const": {1, 2}}, "which JSON cannot express"),
         ({"const": "\ud800"}, "cannot be used"),
+        ({"const": 2**63}, "a number as const that cannot be held to"),
+        ({"enum": [1, [[2**60]]]}, "as enum"),
+        ({"properties": {"default": {"const": {"a": 2**53 + 1}}}}, "as a"),
+        ({"type": "integer", "minimum": 10**30, "maximum": 10**31}, "as minimum"),
+        ({"type": "integer", "minimum": 1e25, "maximum": 1e26}, "as minimum"),
+        ({"type": "integer", "minimum": 2**53 + 1, "maximum": 2**53 + 1}, "as m"),
+        ({"type": "integer", "maximum": -(10**30)}, "as maximum"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(schema: Any, says: str) -> None:
     assert says in refusal(lambda: Grammar.from_json_schema(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"minimum": 0, "maximum": 2**63 - 1},
+        {"minimum": -(2**62), "maximum": 2**64 - 1},
+        {"minimum": 10**17, "maximum": 10**18},
+        {"default": 2**70, "examples": [2**70]},
+    ],
+)
+def test_bounds_of_the_usual_widths_are_taken(schema: dict[str, Any]) -> None:
+    constraint = Grammar.from_json_schema({"type": "integer", **schema}).constraint(VOCABULARY)
+    assert not constraint.complete
 
 
 HOSTILE: dict[str, Callable[[], object]] = {

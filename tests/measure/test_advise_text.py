@@ -15,7 +15,7 @@ from slipstream.models.families import Suggestion
 
 RATIO = Ratio(1.5, 1.4, 1.6, 2, 6)
 MEMORY = (
-    "Memory: 99 MB of weights and 47 MB of KV cache for 2,048 tokens; "
+    "Memory: 146 MB: 99 MB of weights and 47 MB of KV cache for 2,048 tokens; "
     "that would have held 2,374 tokens more of the target's context."
 )
 SURPRISE = (
@@ -74,6 +74,28 @@ def test_one_kind_needs_no_line_for_all_and_no_model_no_memory() -> None:
         "  Costs: drafting takes next to nothing, checking 5 rows takes 1.20 steps of the target.",
         "  Memory: none.",
     ]
+
+
+HALF = MemoryBill(30_000_000, 20_000_000, 1_500_000, 512, None, 0, {"Q4_0": 29_000_000, "F32": 1_000_000})
+HALF_TEXT = (
+    "Memory: 52 MB: 30 MB of weights (Q4_0 29 MB, F32 1.0 MB), 20 MB of KV cache for 512 tokens and 1.5 MB of buffers."
+)
+FALLEN = MemoryBill(8, target_context=1, formats={"Q3_K": 5, "Q5_0": 2}, fallen_back={"Q5_0": 2, "Q8_0": 1})
+FALLEN_TEXT = (
+    "Memory: 8 bytes of weights (Q3_K 5 bytes, Q5_0 2 bytes); that would have held 1 tokens more of the target's "
+    "context.\n2 bytes of Q5_0 and 1 bytes of Q8_0 are wider than was asked for: rows of these matrices are no whole "
+    "blocks of that type."
+)
+OWN = MemoryBill(own=2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("bill", "expected"),
+    [(OWN, "Memory: 2.0 MB of tables of its own."), (HALF, HALF_TEXT), (FALLEN, FALLEN_TEXT)],
+)
+def test_a_bill_says_what_it_is_made_of(bill: MemoryBill, expected: str) -> None:
+    text = "\n".join(line.strip() for line in lines(advice(assessment(memory=bill))))
+    assert f"\n{expected}\n" in text
 
 
 def test_what_was_left_out_suggested_or_went_wrong_is_said() -> None:

@@ -35,6 +35,7 @@ def test_suffix_comes_first_and_then_what_fits(target: GgufHeader, tmp_path: Pat
     assert reasons(candidates).keys() == {"other", "large", "broken"}
     assert "different vocabularies" in reasons(candidates)["other"]
     assert "--draft suffix" not in reasons(candidates)["other"]
+    assert reasons(candidates)["other"].endswith("differ; name it with --candidates to have it measured.")
     assert "100% of the target's" in reasons(candidates)["large"]
     assert reasons(candidates)["broken"] == "it is damaged."
 
@@ -97,14 +98,15 @@ def test_named_candidates_are_measured_whatever_their_size(
     head, foreign = tiny_head(tmp_path / "head.gguf", target.path), tiny_head(tmp_path / "foreign.gguf", other)
     specs = ["suffix", "small", "suffix+small", str(large), str(head), str(other), str(foreign), "nowhere", "small"]
     candidates = named_candidates(specs, target)
-    assert [one.name for one in candidates.chosen] == ["suffix", "small", "suffix+small", str(large), str(head)]
+    chosen = ["suffix", "small", "suffix+small", str(large), str(head), str(other)]
+    assert [one.name for one in candidates.chosen] == chosen
     assert [one.draft for one in candidates.chosen[1:3]] == [
         str(models_directory() / "small.gguf"),
         f"suffix+{models_directory() / 'small.gguf'}",
     ]
     assert "no model called 'nowhere'" in reasons(candidates)["nowhere"]
-    assert "different vocabularies" in reasons(candidates)[str(other)]
     assert "does not belong to target.gguf" in reasons(candidates)[str(foreign)]
+    assert len(candidates.left_out) == 2, "one of another vocabulary drafts through the text"
 
 
 @pytest.mark.parametrize("spec", ["none", "off", " "])

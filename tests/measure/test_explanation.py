@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.engine.low_bit import low_bit_copy
 from slipstream.errors import UsageError
 from slipstream.measure import explanation
 from slipstream.measure.explanation import explain
@@ -18,7 +19,7 @@ from slipstream.runtime.llamacpp import binding
 from slipstream.runtime.native import load_native
 from slipstream.runtime.native.loading import plan
 from tests import fake_native
-from tests.tiny_models import GROUPED, tiny_decoder, tiny_llama
+from tests.tiny_models import GROUPED, Shape, tiny_decoder, tiny_llama
 
 ON_CPU = LoadOptions(gpu_layers=0, threads=1)
 F32 = next(kind for kind in TENSOR_TYPES.values() if kind.name == "F32")
@@ -30,7 +31,8 @@ def tiny(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def rate(monkeypatch: pytest.MonkeyPatch) -> None:
+def rate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SLIPSTREAM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(explanation, "_read_rate", lambda read, threads: 1e9)
 
 
@@ -142,3 +144,24 @@ def test_what_a_token_reads(tensors: dict[str, int], read: int) -> None:
 def test_a_context_that_cannot_be_is_refused(tiny: Path) -> None:
     with pytest.raises(UsageError, match="trained for a context"):
         explain(read_model_header(tiny), LoadOptions(context_length=1 << 20, gpu_layers=0))
+
+
+def test_low_bit_copies_are_explained_before_and_after_they_are_made(tmp_path: Path) -> None:
+    shape = Shape(width=128, heads=2, feed_forward=80)
+    target = read_model_header(tiny_llama(tmp_path / "big.gguf", storage="F16", shape=shape))
+    [planned] = explain(target, ON_CPU).copies
+    assert (planned.type, planned.made) == ("q4_0", False)
+    for kind in ("q4_0", "q3_k_m"):
+        low_bit_copy(target, kind, lambda done: None)
+    by_kind = {one.type: one for one in explain(target, ON_CPU).copies}
+    assert by_kind["q4_0"] == replace(planned, made=True)
+    assert planned.fallen_back == {"F16": 2 * 128 * 80 * 2}
+    wider = by_kind["q3_k_m"]
+    assert wider.made
+    assert set(wider.fallen_back) == set(wider.formats) - {"F32"}, "no row is a super-block"
+    assert explain(target, ON_CPU).as_dict()["low_bit_copies"][0]["format_bytes"] == dict(planned.formats)
+
+
+def test_a_model_of_few_bits_gets_no_copy(tmp_path: Path) -> None:
+    small = read_model_header(tiny_llama(tmp_path / "small.gguf", storage="Q4_0"))
+    assert explain(small, ON_CPU).copies == []

@@ -82,7 +82,9 @@ def test_near_ties_are_listed_beside_the_rounding() -> None:
 def test_a_drafter_that_never_drafts_gets_no_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.measure.engines.SuffixDrafter", BaseDrafter)
     made = verified()
-    assert verdict(made).endswith("No certificate for suffix, chains of 4; suffix, auto: nothing was drafted.")
+    assert verdict(made).endswith(
+        "No certificate for suffix, chains of 4; suffix, trees of 4; suffix, auto: nothing was drafted."
+    )
 
 
 def test_a_target_that_cannot_roll_back_gets_none() -> None:
@@ -104,7 +106,7 @@ def test_what_was_verified_stays_when_it_is_stopped(part: str) -> None:
     nothing = "NO CERTIFICATE: no draft token had been accepted until then."
     assert verdict(made).startswith("Partial, because it was stopped: ")
     assert (nothing in verdict(made)) == (part in ("plain decoding", "suffix, auto"))
-    assert len(made.certificate.comparisons) == (0 if part == "plain decoding" else 3 if part == "suffix, auto" else 5)
+    assert len(made.certificate.comparisons) == (0 if part == "plain decoding" else 4 if part == "suffix, auto" else 7)
     json.dumps(made.as_dict(), allow_nan=False)
 
 

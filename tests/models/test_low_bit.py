@@ -11,7 +11,14 @@ from hypothesis.extra.numpy import arrays
 
 from slipstream.errors import UnsupportedModelError
 from slipstream.models import read_model_header
-from slipstream.models.low_bit import quantised_q4_0, quantised_q8_0, write_low_bit
+from slipstream.models.low_bit import (
+    planned_to_fall_back,
+    planned_types,
+    quantised_q4_0,
+    quantised_q8_0,
+    write_low_bit,
+)
+from slipstream.models.tensor_types import bytes_by_type, fallen_back
 from tests.tiny_models import SUPER, Shape, tiny_llama
 
 numbers = st.floats(0.0009765625, 1000, width=32)
@@ -80,6 +87,17 @@ def test_rows_that_are_no_whole_blocks_stay_as_they_are(tmp_path: Path) -> None:
     kinds = {one.name: one.type.name for one in read_model_header(tmp_path / "copy.gguf").tensors}
     assert kinds["blk.0.ffn_down.weight"] == "F16"
     assert kinds["blk.0.ffn_up.weight"] == "Q4_0"
+
+
+@pytest.mark.parametrize("shape", [Shape(), Shape(feed_forward=80)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_it_will_be_made_of_is_known_before(tmp_path: Path, shape: Shape, tied: bool) -> None:
+    source = tiny_llama(tmp_path / "x.gguf", storage="F16", shape=shape, tied=tied)
+    header = read_model_header(source)
+    copied(source, tmp_path / "copy.gguf")
+    copy = read_model_header(tmp_path / "copy.gguf")
+    assert planned_types(header) == bytes_by_type(copy.tensors)
+    assert planned_to_fall_back(header) == fallen_back(copy)
 
 
 def test_four_bits_cannot_become_fewer(tmp_path: Path) -> None:

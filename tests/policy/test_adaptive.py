@@ -363,6 +363,21 @@ def test_the_bank_s_bound_holds_for_ten_thousand_adversaries() -> None:
     assert worst > 0.45, "the adversaries came near the bound, or they prove nothing"
 
 
+@pytest.mark.parametrize(("prediction", "longest"), [((), 16), ((1, 2), 32)])
+def test_a_text_with_a_prediction_gets_longer_drafts(prediction: tuple[int, ...], longest: int) -> None:
+    """On a machine to which rows cost nothing, with a drafter that is always right."""
+    clock = Clock()
+    policy = AdaptivePolicy(CostTable({1: 0.03, 32: 0.03}), most_predicted=32, timer=clock)
+    drafter, view, lengths = Guesser(clock, 0.0, free=True, levels=99), View([0], prediction=prediction), []
+    for _ in range(60):
+        for step in policy.draft([view], [drafter]):
+            drafter.extend(step.growths)
+        [draft] = policy.choose()
+        lengths.append(len(draft))
+        policy.observe([[1] * (len(draft) + 1)], {"draft": 0.0, "verify": 0.03, "sample": 0.0, "other": 0.0})
+    assert max(lengths) == longest
+
+
 def test_a_drafter_that_cannot_draft_yet_is_not_asked_and_not_given_up() -> None:
     machine = Machine(FLAT, lambda clock: Waiter(clock, 0.003))
     (waiter,) = machine.drafters

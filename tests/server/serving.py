@@ -104,6 +104,7 @@ def serving(
     queue: int = 16,
     doors: Doors | None = None,
     limits: Limits | None = None,
+    shared: bool = False,
 ) -> Iterator[Served]:
     """Serve until the end of the block; everything must be given back then."""
     engine = engine or fake_engine(parallel)
@@ -111,8 +112,8 @@ def serving(
     address = Address("127.0.0.1", 0)
     metrics, listener = Metrics(), address.bind()
     address.listen(listener)
-    service = new_service(engine, metrics, limits, parallel=parallel, queue=queue)
-    server = new_server(create_app(service, metrics, doors), 5)
+    service = new_service(engine, metrics, limits, parallel=parallel, queue=queue, shared=shared)
+    server = new_server(create_app(service, metrics, doors), limits.patience)
     thread = threading.Thread(target=server.run, args=([listener],), name="server")
     thread.start()
     try:

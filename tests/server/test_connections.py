@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from slipstream.server.service import Limits
 from tests.fakes import GatedModel
 from tests.server.serving import LetterVocabulary, Served, fake_engine, serving, until
 
@@ -89,6 +90,27 @@ def test_who_leaves_the_queue_is_never_begun(gated: Served, model: GatedModel) -
     until(lambda: gated.is_idle)
     assert gated.jobs[2].completion.tokens == []
     still_serves(gated)
+
+
+def test_a_stream_that_the_server_s_end_cuts_off_says_so(model: GatedModel) -> None:
+    model.closes_after = 4
+    with serving(fake_engine(2, model), parallel=2, limits=Limits(patience=1.0)) as served:
+        with served.connect(request({**ENDLESS, "stream": True})) as client:
+            until(lambda: served.service.worker.load.active == 1 and not model.gate.is_set())
+            served.stop()
+            received = rest(client)
+        model.gate.set()
+    assert received.endswith(b"\n0\r\n\r\n"), received[-200:]
+    *_, last = [json.loads(line[6:]) for line in received.split(b"\n") if line.startswith(b"data: ")]
+    assert "shut down" in last["error"]["message"]
+
+
+@pytest.mark.parametrize("head", ["HTTP/1.1\r\nConnection: close", "HTTP/1.0"])
+def test_who_sends_too_much_and_closes_is_told_so(head: str) -> None:
+    with serving(limits=Limits(body=2**20, patience=5.0)) as served, served.connect() as client:
+        client.sendall(f"POST /tokenize {head}\r\nHost: localhost\r\nContent-Length: {10**7}\r\n\r\n".encode())
+        client.sendall(b" " * 10**7)
+        assert b"larger than 1,048,576 bytes" in rest(client)
 
 
 def test_a_client_that_closes_its_half_counts_as_gone(gated: Served, model: GatedModel) -> None:

@@ -1,10 +1,11 @@
 """Tokenizers that were built are kept, and what was kept is not trusted."""
 
+import gc
 from pathlib import Path
 
 import pytest
 
-from slipstream.tokenizer import building, cache, load_tokenizer
+from slipstream.tokenizer import building, cache, load_tokenizer, tokenizer
 from slipstream.tokenizer.recipe import Recipe
 from slipstream.tokenizer.specification import Specification
 from tests.tokenizer.vocabularies import GgufHeader, byte_level, scored
@@ -100,3 +101,16 @@ def test_a_disk_that_fills_leaves_nothing(folder: Path, header: GgufHeader, monk
     monkeypatch.setattr(Path, "write_bytes", full)
     assert tokens(header)
     assert list(folder.iterdir()) == []
+
+
+def test_two_in_use_share_what_is_large(folder: Path, tmp_path: Path, header: GgufHeader) -> None:
+    first, again = load_tokenizer(header), load_tokenizer(header)
+    assert first is not again
+    assert first._library is again._library
+    other = load_tokenizer(byte_level(tmp_path / "cuts.gguf", merges=["T h", "Th e", "Ġ q", "Ċ Ċ"], pre="qwen2"))
+    assert other._library is not first._library
+    specification_key = Specification.from_header(header).key()
+    assert specification_key in tokenizer._LOADED
+    del first, again, other
+    gc.collect()
+    assert specification_key not in tokenizer._LOADED, "nothing keeps them"

@@ -1,6 +1,5 @@
 """`slipstream advise`: whether to draft for a model here, and with what."""
 
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
@@ -10,6 +9,7 @@ import typer
 
 from slipstream.cli import terminal
 from slipstream.cli.interrupt import EXIT_CODE, interrupts
+from slipstream.cli.measuring import TimeBar
 from slipstream.cli.settings import Settings, with_settings
 from slipstream.errors import StorageError, UsageError
 
@@ -25,7 +25,7 @@ LEAST_MINUTES, MOST_MINUTES = 0.05, 24 * 60.0
 DEFAULT_MAX_TOKENS = 96
 """Of an answer: enough for a drafter to show what it can do."""
 
-WITHOUT = ("draft", "speculation", "explain", "show_accepted", "system", "think", "stop")
+WITHOUT = ("draft", "corpus", "speculation", "explain", "show_accepted", "system", "think", "stop")
 """Options of `run` that mean nothing here."""
 
 
@@ -181,7 +181,7 @@ def _measured(
             return plain.sharing(draft=candidate.draft, options=options, **speculation)
 
         stop = Event()
-        progress = stack.enter_context(_Bar(minutes * 60))
+        progress = stack.enter_context(TimeBar(minutes * 60, "loading candidates"))
         stack.enter_context(interrupts.cancelling(stop.set))
         return measure(
             plain,
@@ -232,37 +232,6 @@ def _save(advice: "Advice", target: "GgufHeader", settings: Settings) -> Path | 
         **found,
     )
     return profiles.save(profile)
-
-
-class _Bar:
-    """How much of the time has gone, on a terminal's standard error; nothing elsewhere."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._bar: Any = None
-
-    def __enter__(self) -> "_Bar":
-        if terminal.may_style(sys.stderr) and sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.add_task("loading candidates", total=1.0)
-            self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def report(self, share: float, what: str) -> None:
-        """What `measure.advise` calls."""
-        if self._bar is not None:
-            left = max(round(self._seconds * (1 - share)), 0)
-            [task] = self._bar.task_ids
-            text = terminal.printable(f"{what} (about {left // 60}:{left % 60:02} left)")
-            self._bar.update(task, completed=share, description=text)
 
 
 def _rounded(ratio: float) -> float:

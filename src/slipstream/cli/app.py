@@ -11,7 +11,9 @@ from slipstream.cli import terminal
 from slipstream.cli.advise import advise
 from slipstream.cli.bench import bench
 from slipstream.cli.chat import chat
+from slipstream.cli.corpus import corpus
 from slipstream.cli.interrupt import EXIT_CODE, interrupts
+from slipstream.cli.layers import layers
 from slipstream.cli.models import models
 from slipstream.cli.pull import pull
 from slipstream.cli.report import report
@@ -28,8 +30,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (run, chat, serve, pull, models, bench, report, advise, verify):
+for command in (run, chat, serve, pull, models, bench, report, advise, layers, verify):
     app.command()(command)
+app.add_typer(corpus)
 
 
 def _show_version(wanted: bool) -> None:

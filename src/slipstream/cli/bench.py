@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 PER_KIND = 3
 """Shipped prompts of each kind that are asked where no other number is given."""
-NOT_HERE = ("draft", "speculation", "num_draft_tokens", "explain", "show_accepted", "system")
+NOT_HERE = ("corpus", "draft", "speculation", "num_draft_tokens", "explain", "show_accepted", "system")
 
 BENCH = "Benchmark"
 

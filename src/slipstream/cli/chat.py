@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,7 +13,7 @@ import typer
 
 from slipstream.cli import terminal
 from slipstream.cli.interrupt import EXIT_CODE, interrupts
-from slipstream.cli.settings import Settings, with_settings
+from slipstream.cli.settings import Settings, usual_corpus, with_settings
 from slipstream.cli.terminal import Output
 from slipstream.errors import SlipstreamError, StorageError, UsageError
 
@@ -32,6 +33,8 @@ def chat(settings: Settings) -> None:
     from slipstream.cli import answer
     from slipstream.engine import Conversation
 
+    if settings.corpus is None:
+        settings = replace(settings, corpus=usual_corpus())
     with answer.load(settings) as engine:
         answer.check_thinking(engine, settings.think)
         engine.render([{"role": "user", "content": "a"}])  # a model without a template is refused now, not later

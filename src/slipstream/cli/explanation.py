@@ -8,7 +8,9 @@ from slipstream.cli import terminal
 from slipstream.cli.terminal import BOLD, Output
 
 if TYPE_CHECKING:
-    from slipstream.measure.explanation import Explanation
+    from collections.abc import Mapping, Sequence
+
+    from slipstream.measure.explanation import Explanation, LowBitCopy
 
 LABEL = 14
 """Columns of the names of facts."""
@@ -42,17 +44,37 @@ def _facts(found: "Explanation") -> list[tuple[str, str]]:
     sizes = ", ".join(
         f"{name} {size}" if name in ("width", "vocabulary") else f"{size} {name}" for name, size in found.sizes.items()
     )
-    formats = ", ".join(f"{name} {_bytes(count)}" for name, count in found.formats.items())
     facts = [
         ("model", found.name),
         ("architecture", f"{found.architecture or 'not stated'}: {sizes}"),
-        ("formats", formats),
+        ("formats", _formats(found.formats, found.fallen_back)),
         ("runtime", f"{found.runtime}. {found.reason}"),
         ("computes on", found.computes_on),
         ("memory", _memory(found)),
         ("speed", _speed(found)),
     ]
+    if found.copies:
+        facts.append(("low-bit copy", _copies(found.copies)))
     return [(name, " ".join(terminal.printable(text).split())) for name, text in facts]
+
+
+def _formats(formats: "Mapping[str, int]", fallen_back: "Mapping[str, int]") -> str:
+    """Bytes by type, and which of them are not what was wanted."""
+    text = ", ".join(f"{name} {_bytes(count)}" for name, count in formats.items())
+    if fallen_back:
+        fallen = " and ".join(f"{_bytes(count)} of {name}" for name, count in fallen_back.items())
+        text += f"; {fallen} because rows of these matrices are no whole blocks of the file's type"
+    return text
+
+
+def _copies(copies: "Sequence[LowBitCopy]") -> str:
+    """What `--draft lowbit` drafts with."""
+    texts = []
+    for one in copies:
+        verb = "has" if one.made else "would have"
+        whole = _bytes(sum(one.formats.values()))
+        texts.append(f"--draft lowbit:{one.type} {verb} {whole} ({_formats(one.formats, one.fallen_back)})")
+    return "; ".join(texts) + ". Types of copies that llama.cpp makes are known when they are made"
 
 
 def _memory(found: "Explanation") -> str:

@@ -28,6 +28,12 @@ def page() -> str:
     for command in app.registered_commands:
         assert command.callback is not None
         sections.append(_section(f"slipstream {command.callback.__name__}", command.callback))
+    for group in app.registered_groups:
+        assert group.typer_instance is not None
+        for command in group.typer_instance.registered_commands:
+            assert command.callback is not None
+            name = f"{group.typer_instance.info.name} {command.callback.__name__}"
+            sections.append(_section(f"slipstream {name}", command.callback))
     sections.append("## Options of `run` and `chat`\n\n" + _tables(_rows(Settings)))
     rows = [f"| `{name} {command.argument}".rstrip() + f"` | {command.help} |" for name, command in COMMANDS.items()]
     sections.append("\n".join(["## In a chat", "", "| Line | What it does |", "|---|---|", *rows]) + "\n")

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from slipstream.cli import terminal
 
@@ -38,3 +39,35 @@ def progress_bar() -> Iterator[Report | None]:
 def is_one_of(place: Path, files: Iterable[Path]) -> bool:
     """Whether writing to `place` would destroy one of these files."""
     return any(place.exists() and file.exists() and place.samefile(file) for file in files)
+
+
+class TimeBar:
+    """How much of the time has gone, on a terminal's standard error; nothing elsewhere."""
+
+    def __init__(self, seconds: float, what: str) -> None:
+        self._seconds = seconds
+        self._what = what
+        self._bar: Any = None
+
+    def __enter__(self) -> "TimeBar":
+        if terminal.may_style(sys.stderr) and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.add_task(self._what, total=1.0)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def report(self, share: float, what: str) -> None:
+        """What a measurement calls with the share of the time that has gone, and what it is doing."""
+        if self._bar is not None:
+            left = max(round(self._seconds * (1 - share)), 0)
+            [task] = self._bar.task_ids
+            text = terminal.printable(f"{what} (about {left // 60}:{left % 60:02} left)")
+            self._bar.update(task, completed=share, description=text)

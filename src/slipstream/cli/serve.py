@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from slipstream.cli.settings import DRAFT_LENGTH
+from slipstream.cli.settings import CORPUS_VARIABLE, DRAFT_LENGTH
 from slipstream.errors import RuntimeUnavailableError, StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -39,13 +39,18 @@ def _configured(context: typer.Context, path: Path | None) -> Path | None:
         raise UsageError(f"The configuration {path} cannot be read: {getattr(error, 'strerror', error)}.") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"The configuration {path} is not TOML: {error}.") from None
-    known = [parameter.name for parameter in context.command.params if parameter.name not in ("config", "help")]
-    for name in values:
-        if name.replace("-", "_") not in known:
-            near = difflib.get_close_matches(name.replace("-", "_"), [one for one in known if one], 1)
+    known = {one.name: one for one in context.command.params if one.name and one.name not in ("config", "help")}
+    context.default_map = defaults = {}
+    for name, value in values.items():
+        option = name.replace("-", "_")
+        if option not in known:
+            near = difflib.get_close_matches(option, known, 1)
             hint = f"; did you mean {near[0]}?" if near else "."
             raise UsageError(f"The configuration {path} has an unknown setting {name}{hint}")
-    context.default_map = {name.replace("-", "_"): value for name, value in values.items()}
+        if isinstance(value, bool):  # which would count as 0 or 1
+            raise UsageError(f"The configuration {path} has {name} = {str(value).lower()}, which no setting can be.")
+        alone = getattr(known[option], "multiple", False) and not isinstance(value, list)
+        defaults[option] = [value] if alone else value
     return path
 
 
@@ -107,6 +112,23 @@ def serve(
             envvar="SLIPSTREAM_NUM_DRAFT_TOKENS",
         ),
     ] = None,
+    corpus: Annotated[
+        str,
+        _option(
+            SPECULATION,
+            "Texts that suffix drafts from, and adds to: a folder, on for the one in Slipstream's cache, or off.",
+            envvar=CORPUS_VARIABLE,
+            metavar="PATH|off",
+        ),
+    ] = "on",
+    corpus_scope: Annotated[
+        Literal["user", "shared"],
+        _option(
+            SPECULATION,
+            "Whose texts are drafted from: those of the same user, by API key, or all.",
+            envvar="SLIPSTREAM_CORPUS_SCOPE",
+        ),
+    ] = "user",
     host: Annotated[
         str,
         _option(
@@ -124,7 +146,14 @@ def serve(
             envvar=KEY,
         ),
     ] = None,
-    api_key_file: Annotated[Path | None, _option(NETWORK, "A file that holds the key.", envvar=KEY_FILE)] = None,
+    api_key_file: Annotated[
+        Path | None,
+        _option(
+            NETWORK,
+            "A file that holds the key, or several, each on a line of its own and for one user.",
+            envvar=KEY_FILE,
+        ),
+    ] = None,
     cors_origin: Annotated[
         list[str] | None,
         _option(
@@ -186,7 +215,7 @@ def serve(
     from slipstream.server.log import start_log
     from slipstream.server.service import Limits
 
-    key = _key(api_key, api_key_file, context)
+    keys = _keys(api_key, api_key_file, context)
     names = _names(host, allowed_host or ())
     origins = _origins(cors_origin or ())
     for option, seconds in (("--timeout", timeout), ("--shutdown-timeout", shutdown_timeout)):
@@ -194,14 +223,17 @@ def serve(
     start_log(log_format)
     logged = logging.getLogger("slipstream.server").info
     notice, announce = (logged, logged) if log_format == "json" else (terminal.say, say)
+    if not keys and not _is_loopback(host):
+        notice(f"Without a key anybody who reaches {host} may ask; set one with --api-key-file or {KEY}.")
     with Address(host, port).bind() as listener:
         run_server(
-            _load(model, ctx, runtime, threads, draft, speculation, num_draft_tokens, parallel, notice),
+            _load(model, ctx, runtime, threads, draft, speculation, num_draft_tokens, corpus, parallel, notice),
             listener,
-            Doors(key, origins, names),
+            Doors(keys, origins, names),
             Limits(max_body, timeout or None, shutdown_timeout),
             parallel=parallel,
             queue=max_queue,
+            shared=corpus_scope == "shared",
             announce=announce,
         )
 
@@ -221,12 +253,15 @@ def _names(host: str, allowed: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(
                 f"{name} is no name of a server; write --allowed-host as example.org or *.example.org, without a port."
             )
-    try:
-        loopback = host == "localhost" or ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        loopback = False
-    own = (f"[{host}]" if ":" in host else host,) if loopback else ()
+    own = (f"[{host}]" if ":" in host else host,) if _is_loopback(host) else ()
     return (*LOOPBACK, *own, *allowed) if own or allowed else ()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _source(context: typer.Context, option: str) -> int:
@@ -236,8 +271,11 @@ def _source(context: typer.Context, option: str) -> int:
     return places.index(source.name) if source and source.name in places else len(places)
 
 
-def _key(given: str | None, file: Path | None, context: typer.Context) -> str | None:
-    """The API key, from where it was said most directly; raises UsageError for an empty one, or two in one place."""
+def _keys(given: str | None, file: Path | None, context: typer.Context) -> tuple[str, ...] | None:
+    """The API keys, from where they were said most directly; raises UsageError for an empty one, or two places in one.
+
+    None for a server without keys.
+    """
     direct, from_file = _source(context, "api_key"), _source(context, "api_key_file")
     _refuse_blank(min(direct, from_file))
     if given is not None and file is not None:
@@ -249,10 +287,13 @@ def _key(given: str | None, file: Path | None, context: typer.Context) -> str | 
             given = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise StorageError(f"The key in {file} cannot be read: {getattr(error, 'strerror', error)}.") from None
-    given = None if given is None else given.strip(" \t")
-    if given is not None and (not given or not given.isprintable()):
+    if given is None:
+        return None
+    keys = [key.strip(" \t\r") for key in (given.split("\n") if file is not None else [given])]
+    keys = [key for key in keys if key or len(keys) == 1]
+    if not all(key and key.isprintable() for key in keys):
         raise UsageError("The API key is empty or has unprintable characters; choose another one.")
-    return given
+    return tuple(dict.fromkeys(keys))
 
 
 def _refuse_blank(place: int) -> None:
@@ -267,14 +308,14 @@ def _refuse_blank(place: int) -> None:
 
 def _load(
     model: str, ctx: int | None, runtime: Any, threads: int | None, draft: str | None, speculation: Any,
-    length: int | None, parallel: int, say: Callable[[str], None],
+    length: int | None, corpus: str, parallel: int, say: Callable[[str], None],
 ) -> "Engine":  # fmt: skip
     from slipstream.cli import answer
     from slipstream.cli.settings import Settings
 
     settings = Settings(
         model=model, ctx=ctx, runtime=runtime, threads=threads, draft=draft, speculation=speculation,
-        num_draft_tokens=length,
+        num_draft_tokens=length, corpus=corpus,
     )  # fmt: skip
     engine = answer.load(settings, max_sequences=parallel, say=say)
     engine.expect_drafts()

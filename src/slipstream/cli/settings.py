@@ -3,6 +3,7 @@
 import difflib
 import functools
 import inspect
+import os
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
     from slipstream.engine import GenerationOptions, ModelOptions, SpeculationOptions
 
 DEFAULT_MODEL = "smollm2-135m"
-NAMED = ("suffix", "lowbit")
+NAMED = ("suffix", "recycling", "lowbit", "layers")
 """Drafters with a name of their own (`engine.loading.NAMED`, which is not imported for a help page)."""
 
+CORPUS_VARIABLE = "SLIPSTREAM_CORPUS"
 MODELS, SPECULATION, SAMPLING, TEXT, MACHINE = "Model", "Speculation", "Sampling", "Text", "Machine"
 DRAFT_LENGTH = (
-    "Tokens that are guessed at a time, 0 to 64: the most for --speculation auto (default 16), always so many for on "
-    "(default 4)."
+    "Tokens that are guessed at a time, 0 to 64: the most for --speculation auto (default 16, and 32 for a text with a "
+    "prediction), always so many for on (default 4)."
 )
 FILE_OR = "Default: the value that the model's file recommends; if it recommends none at all"
 
@@ -53,13 +55,24 @@ class Settings:
         str | None,
         _option(
             SPECULATION,
-            "Who guesses the next tokens: none, suffix (looks for repetitions; needs no second model), lowbit (a copy "
-            "of the model in four bits, made once), a model like --model with the same vocabulary, the path of a head "
-            "that was trained for it, or several joined by plus signs, such as suffix+MODEL. "
+            "Who guesses the next tokens: none, suffix (looks for repetitions; needs no second model), recycling (what "
+            "the model thought of the last time after the same token), lowbit (a copy of the model in four bits, made "
+            "once), layers (the model with a part of its layers), a model like --model, best with the same vocabulary, "
+            "the path of a head that was trained for it, or several joined by plus signs, such as suffix+MODEL. "
             "Default: what `slipstream advise --save` found best for the model, else suffix.",
             "-d",
             "--draft",
             metavar="DRAFTER",
+        ),
+    ] = None
+    corpus: Annotated[
+        str | None,
+        _option(
+            SPECULATION,
+            "Texts that suffix looks for repetitions in, besides the conversation, and that answers are added to: a "
+            f"folder, on for the one in Slipstream's cache, or off. Default: for chat {CORPUS_VARIABLE}, else on; off "
+            "elsewhere.",
+            metavar="PATH|off",
         ),
     ] = None
     speculation: Annotated[
@@ -224,6 +237,7 @@ class Settings:
             draft_gpu_layers=_layers("--draft-gpu-layers", self.draft_gpu_layers),
             flash_attention=self.flash_attention,
             kv_type=self.kv_type,
+            corpus=corpus_folder(self.corpus or "off"),
         )
 
     def generation_options(self) -> "GenerationOptions":
@@ -241,6 +255,22 @@ class Settings:
             raise UsageError("A stop string must not be empty.")
         given = {"max_tokens": self.max_tokens, "stop": self.stop, "logprobs": False, **sampling}
         return cast("GenerationOptions", given)
+
+
+def corpus_folder(value: str) -> Path | None:
+    """What `--corpus` comes to: None for off. Raises UsageError for an empty one."""
+    from slipstream.corpus import corpus_directory
+
+    if not value:
+        raise UsageError("--corpus must be a folder, on or off, not empty.")
+    if value in ("on", "off"):
+        return corpus_directory() if value == "on" else None
+    return Path(value).expanduser()
+
+
+def usual_corpus() -> str:
+    """Where a corpus is kept that nobody names: what the environment says, else in our cache."""
+    return os.environ.get(CORPUS_VARIABLE) or "on"
 
 
 def with_settings(function: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
@@ -275,9 +305,8 @@ def with_settings(function: Callable[..., None], without: Collection[str] = ()) 
 
 def _check_drafter(spec: str) -> None:
     """Refuse slips of the pen and impossible combinations; whether there is such a model is seen later."""
-    forms = (
-        "--draft must be none, suffix, lowbit, a model, a head, or several joined by plus signs, such as suffix+MODEL"
-    )
+    names = ", ".join(("none", *NAMED))
+    forms = f"--draft must be {names}, a model, a head, or several joined by plus signs, such as suffix+MODEL"
     if not spec.strip():
         raise UsageError(f"{forms}, not empty.")
     parts = spec.split("+")
@@ -286,7 +315,7 @@ def _check_drafter(spec: str) -> None:
     for part in parts:
         if part == "none":
             raise UsageError(f"{forms}; leave none out of {spec}.")
-        if part not in NAMED and (meant := difflib.get_close_matches(part, ("none", *NAMED), 1, 0.7)):
+        if part.partition(":")[0] not in NAMED and (meant := difflib.get_close_matches(part, ("none", *NAMED), 1, 0.7)):
             raise UsageError(f"{forms}; did you mean {meant[0]}?")
     if "" in parts and parts[0] == "suffix":  # paths and the hub's names may have plus signs in them
         raise UsageError(f"{forms}; {spec} names no model after the plus sign.")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 COUNT, MAX_TOKENS = 9, 64
 """Prompts, of those that come with Slipstream, and tokens of an answer, where no other number is given."""
-NOT_HERE = ("speculation", "max_slowdown", "explain", "show_accepted", "system", "think")
+NOT_HERE = ("corpus", "speculation", "max_slowdown", "explain", "show_accepted", "system", "think")
 PANEL = "Certificate"
 
 

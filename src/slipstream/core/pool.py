@@ -1,6 +1,7 @@
 """Sessions that outlive a sequence, so that the next prompt reuses the KV cache of a common prefix."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -76,6 +77,15 @@ class SessionPool:
             slot = self._fresh(prompt)
         self._used.append(slot)
         return slot
+
+    @contextmanager
+    def lent(self, tokens: Sequence[int]) -> Iterator[Session]:
+        """A session whose KV cache holds a prefix of `tokens`; they may grow until it is given back."""
+        slot = self.acquire(tokens)
+        try:
+            yield slot.session
+        finally:
+            self.release(slot, tokens)
 
     def release(self, slot: Slot, tokens: Sequence[int]) -> None:
         """The sequence is over; `tokens` are its ids, of which the session holds a prefix."""

@@ -73,6 +73,11 @@ class Session(Protocol):
     def length(self) -> int:
         """Committed tokens in the KV cache."""
 
+    @property
+    def held(self) -> object | None:
+        """What is held: another object after every `hold`, None when it is gone. Who holds rows compares it, to know
+        whether the session still has what it held last."""
+
     def commit(self, path: Sequence[int]) -> None:
         """Keep these rows of the session's last forward: row indices in its segment, each the parent of the next."""
 
@@ -223,8 +228,20 @@ class SequenceView(Protocol):
         """The sequence's sampler, whose noise a drafter with logits shares."""
 
     @property
+    def session(self) -> Session | None:
+        """The target's session, which holds the tokens but the pending one, or what it has read of them so far.
+
+        For drafters that use the target's own KV cache: they may `hold` rows of layer subsets in it, and forget them
+        again. None for a text that is only imagined.
+        """
+
+    @property
     def draft_limit(self) -> int:
         """Most draft tokens that can be of use this round."""
+
+    @property
+    def scope(self) -> str:
+        """Whose text it is: what is learned from texts of one scope must not be proposed to another."""
 
     @property
     def prediction(self) -> Sequence[int]:
@@ -252,10 +269,11 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What a drafter wants to see of the target's rows."""
+    """What a drafter wants to see of the target's rows, and whether it wants the target's sessions."""
 
     hidden_layers: tuple[int, ...] = ()
     top_rows: int = 0
+    session: bool = False
 
 
 @runtime_checkable

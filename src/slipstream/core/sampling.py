@@ -9,7 +9,7 @@ the seed: computing the row earlier, beside drafts, changes nothing.
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,9 +107,47 @@ class Sampler:
         ids, scores = best(row, self._draft_params, self._noise.at(position), max(count, 2), exact=count)
         if self.constraint is not None:
             ids, scores = ids[scores > -np.inf], scores[scores > -np.inf]
-        behind = (scores[0] - scores[:count]).tolist()
-        behind[0] = float(scores[0] - scores[1]) if len(scores) > 1 else math.inf
-        return Proposal(ids[:count].tolist(), behind)
+        return _proposal(ids, scores, count)
+
+    def propose_among(self, ids: Ids, logits: Logits, position: int, prefix: Sequence[int], count: int = 1) -> Proposal:
+        """As `propose`, for a drafter that knows logits of a few tokens: no other is proposed, none if all are banned.
+
+        ids: [n] ascending; logits: [n] float32, at least one of them
+        """
+        if self._bias is not None or self.params.has_penalties or self.constraint is not None:
+            row = np.full(self.vocabulary_size, -np.inf, np.float32)
+            row[ids] = logits
+            if self._bias is not None:
+                row[self._bias[0][self._bias[1] == -np.inf]] = -np.inf
+            if row.max() == -np.inf:
+                return Proposal([], [])
+            tokens, margins = self.propose(row, position, prefix, count)
+            known = [place for place, token in enumerate(tokens) if row[token] > -np.inf]
+            return Proposal([tokens[place] for place in known], [margins[place] for place in known])
+        params, largest = self._draft_params, float(logits.max())
+        _check(largest)
+        if params.temperature == 0:
+            return _proposal(*ranked(ids, logits, max(count, 2)), count)
+        if params.has_filters:
+            places, logits = survivors(logits, largest, params)
+            ids = ids[places]
+        scores = _scores(ids, logits, params.temperature, self._noise.at(position))
+        return _proposal(*ranked(ids, scores, max(count, 2)), count)
+
+    def rank(self, ids: NDArray[np.integer[Any]], logits: NDArray[np.floating[Any]], position: int) -> Ranking:
+        """Candidates by log q + G, best first, for a drafter that knows the logits of no others.
+
+        ids, logits: [n], likeliest first. Of filters only min-p counts, bias, penalties and constraints do not.
+        """
+        if self.params.temperature == 0:
+            return ids.astype(np.int64), logits
+        if self.params.min_p > 0:
+            likely = logits >= min_p_floor(float(logits[0]), self.params)
+            ids, logits = ids[likely], logits[likely]
+        wide = ids.astype(np.int64)
+        scores = _scores(wide, logits, self.params.temperature, self._noise.at(position))
+        order = np.argsort(-scores)
+        return wide[order], scores[order]
 
     def _processed_after(self, row: Logits, prefix: Sequence[int]) -> Logits:
         """As if the tokens of a draft's prefix had been committed; all -inf where the constraint forbids them."""
@@ -144,6 +182,13 @@ class Sampler:
         if self.constraint is not None:
             self.constraint.mask(row)
         return row
+
+
+def _proposal(ids: Ids, scores: NDArray[np.floating], count: int) -> Proposal:
+    """ids and scores: best first, two at least where there are two."""
+    behind = (scores[0] - scores[:count]).tolist()
+    behind[0] = float(scores[0] - scores[1]) if len(scores) > 1 else math.inf
+    return Proposal(ids[:count].tolist(), behind)
 
 
 def _greedy_proposal(row: Logits) -> Proposal:

@@ -64,8 +64,9 @@ class Draft:
 
     def child(self, node: int, token: int) -> int | None:
         """The child of `node` that carries `token`."""
-        for index, parent in enumerate(self.parents):
-            if parent == node and self.tokens[index] == token:
+        tokens, parents = self.tokens, self.parents
+        for index in range(node + 1, len(parents)):  # a parent comes before its children
+            if parents[index] == node and tokens[index] == token:
                 return index
         return None
 

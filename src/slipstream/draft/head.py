@@ -200,6 +200,11 @@ class Memory:
         return self.start + self.rows + self.waiting.count
 
     @property
+    def held(self) -> None:
+        """Rows of layer subsets, which a head has not."""
+        return None
+
+    @property
     def length(self) -> int:
         """Tokens of the text that it depends on."""
         return self.end + (self.rows > 0 and self.waiting.count == 0)

@@ -47,18 +47,20 @@ class Timings:
         return {
             "prompt_n": self.prompt_n,
             "prompt_ms": self.prompt_seconds * 1e3,
+            "prompt_per_token_ms": _rate(self.prompt_seconds * 1e3, self.prompt_n),
             "prompt_per_second": _rate(self.prompt_n, self.prompt_seconds),
             "cache_n": self.cache_n,
             "predicted_n": self.predicted_n,
             "predicted_ms": self.predicted_seconds * 1e3,
+            "predicted_per_token_ms": _rate(self.predicted_seconds * 1e3, self.predicted_n),
             "predicted_per_second": _rate(self.predicted_n, self.predicted_seconds),
             "draft_n": self.draft_n,
             "draft_n_accepted": self.draft_n_accepted,
         }
 
 
-def _rate(count: int, seconds: float) -> float:
-    return count / seconds if seconds > 0 else 0.0
+def _rate(count: float, of: float) -> float:
+    return count / of if of > 0 else 0.0
 
 
 @dataclass(slots=True)

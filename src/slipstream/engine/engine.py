@@ -44,7 +44,7 @@ from slipstream.errors import (
 from slipstream.grammar import Grammar, GrammarConstraint, GrammarVocabulary
 from slipstream.models import ChatTemplate, GgufHeader, read_model_header, resolve
 from slipstream.policy import DEFAULT_MAX_SLOWDOWN, FixedLength
-from slipstream.policy.adaptive import DEFAULT_MOST_DRAFTED
+from slipstream.policy.adaptive import DEFAULT_MOST_DRAFTED, DEFAULT_MOST_PREDICTED
 from slipstream.policy.fixed import MOST_DRAFT_TOKENS
 from slipstream.runtime import choose
 
@@ -52,6 +52,8 @@ DEFAULT_NUM_DRAFT_TOKENS = 4
 """Draft length where it is fixed."""
 MOST_TOP_LOGPROBS = 20
 """As OpenAI's API has it."""
+CHARACTERS_PER_TOKEN = 8
+"""Of a prediction that is far too long, what is tokenised at first; texts have about four."""
 
 Speculation = Literal["auto", "on", "off"]
 
@@ -101,10 +103,12 @@ class Engine:
             self.notices.append(target.notice)
         if not target.capabilities.rollback:
             self._close_drafters()
+        self.draft_files: list[GgufHeader] = []
+        """Headers of the draft models' files, of those that were loaded by name."""
         self._source: _Source | None = None
         self._policy_for: Callable[[Several[Drafter]], Policy] | None = None
         """Makes the policy that measures, where none was needed because there are no drafters."""
-        self._own: list[TextDrafter] = [ForcedDrafter(), PredictionDrafter()]
+        self._own: list[TextDrafter] = [ForcedDrafter(), PredictionDrafter(target.vocabulary)]
         self._owns_target = True
         self._closed = False
 
@@ -129,15 +133,15 @@ class Engine:
                           when it is closed
         speculation:      "auto" drafts as much as pays by what was measured on this machine; "on" always drafts
                           `num_draft_tokens`; "off" decodes plainly
-        num_draft_tokens: draft length, 0 to 64: the most for "auto" (None is 16), the length for "on" (None is 4)
+        num_draft_tokens: draft length, 0 to 64: the most for "auto" (None is 16, and 32 for a text with a prediction),
+                          the length for "on" (None is 4)
         max_slowdown:     share of plain decoding's time that "auto" may lose in the worst case, 0 to 1
         fetch:            download a known model that is not here yet
         options:          the runtimes, the context's length, threads, ...
         progress:         called from this thread with a model's name and the fraction of its weights that is ready,
                           by runtimes that prepare them at load
 
-        Raises SlipstreamError: unknown names, unreadable files, vocabularies that differ, a runtime that cannot run
-        the file, too little memory.
+        Raises SlipstreamError: unknown names, unreadable files, a runtime that cannot run the file, too little memory.
         """
         options = options or ModelOptions()
         spec = _draft_spec(draft, speculation, num_draft_tokens, max_slowdown)
@@ -147,7 +151,7 @@ class Engine:
         defaults = sampling_defaults(header)
         choice = choose(header, options.for_target())
         plans = plan_draft(spec, header, options, progress) if isinstance(spec, str) else []
-        notices = [one.notice for one in (choice, *(plan.choice for plan in plans)) if one is not None and one.notice]
+        notices = [*([choice.notice] if choice.notice else []), *(one for plan in plans for one in plan.notices)]
         engine = cls(
             load_model(path, choice, options.for_target(), progress),
             template=template,
@@ -182,7 +186,7 @@ class Engine:
         source = _Source(self._source.header, options or self._source.options, self._source.costs)
         spec = _draft_spec(draft, speculation, num_draft_tokens, max_slowdown)
         plans = plan_draft(spec, source.header, source.options, progress) if isinstance(spec, str) else []
-        notices = [plan.choice.notice for plan in plans if plan.choice is not None and plan.choice.notice]
+        notices = [one for plan in plans for one in plan.notices]
         engine = Engine(self.target, template=self.template, defaults=self.defaults, notices=notices)
         engine._owns_target, engine._pool, engine._source = False, self._pool, source
         with engine._closing_on_error():
@@ -208,6 +212,7 @@ class Engine:
             self.drafters = _seeing(spec, self.target)
         elif self.target.capabilities.rollback:
             self.drafters = load_drafters(plans, self.target, progress)
+            self.draft_files = [plan.model for plan in plans if plan.model is not None and plan.choice is not None]
         if not self.target.capabilities.rollback:
             self._close_drafters()
 
@@ -224,8 +229,10 @@ class Engine:
         for drafter, plan in zip(self.drafters, plans, strict=False):
             if plan.model is not None and drafter.model is not None:
                 source.costs.origins[drafter.model] = plan.model.path, source.options.for_draft()
-        most = DEFAULT_MOST_DRAFTED if length is None else length
-        make = partial(adaptive_policy, source.costs, self.target, max_slowdown=slowdown, most=most)
+        most, predicted = (DEFAULT_MOST_DRAFTED, DEFAULT_MOST_PREDICTED) if length is None else (length, length)
+        make = partial(
+            adaptive_policy, source.costs, self.target, max_slowdown=slowdown, most=most, most_predicted=predicted
+        )
         self.policy = make(self.drafters)
         self._policy_for = None if self.drafters else make
 
@@ -311,6 +318,11 @@ class Engine:
         finally:
             batch.close()
         return [generation.completion for generation in generations]
+
+    @property
+    def sessions(self) -> SessionPool:
+        """The target's sessions, for measurements."""
+        return self._pool
 
     @property
     def draft_models(self) -> list[Model]:
@@ -438,6 +450,7 @@ class Engine:
             top_logprobs=top,
             num_draft_tokens=most,
             prediction=self._predicted(options.get("prediction")),
+            scope=options.get("scope", ""),
         )
         completion = Completion(
             prompt,
@@ -451,12 +464,22 @@ class Engine:
     def _predicted(self, prediction: str | Several[int] | None) -> list[int]:
         """Ids of a prediction; no more of it than could come out."""
         if isinstance(prediction, str):
-            ids: list[int] | None = self.target.vocabulary.tokenize(prediction, add_bos=False, parse_special=False)
+            ids: list[int] | None = self._beginning(prediction)
         else:
             ids = _ids(() if prediction is None else prediction)
         if ids is None or not all(0 <= one < self.target.vocabulary.size for one in ids):
             raise UsageError("prediction must be a text, or a list of the model's token ids.")
         return ids[: self.target.context_length]
+
+    def _beginning(self, text: str) -> list[int]:
+        """Ids of a text's beginning, at least as many as the context holds; only what is needed of it is tokenised."""
+        wanted = self.target.context_length
+        length = CHARACTERS_PER_TOKEN * wanted
+        while True:
+            ids = self.target.vocabulary.tokenize(text[:length], add_bos=False, parse_special=False)
+            if len(ids) > wanted or length >= len(text):  # the last token may be half of one
+                return ids
+            length *= 4
 
     def _check_prompt(self, prompt: list[int]) -> None:
         size = self.target.vocabulary.size

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from slipstream.core.layer_subset import LayerSubset
 from slipstream.core.protocols import Drafter, Model
 from slipstream.models.fingerprint import fingerprint
+from slipstream.models.layer_sets import spelled
 from slipstream.models.paths import cache_directory
 from slipstream.policy import Acceptance, AdaptivePolicy, CostTable, ExcessBank, Store
 from slipstream.policy.bank import LARGEST_BALANCE, STARTING_CREDIT
@@ -22,6 +24,9 @@ from slipstream.runtime.threads import default_threads
 
 REMEMBERED = 20.0
 """Observations that what an earlier program learned counts for at most: enough to begin with, soon outvoted."""
+
+SUBSET_SECONDS = 0.7
+"""For the costs of some of a model's layers, of which there may be several to measure at load."""
 
 
 @dataclass(slots=True)
@@ -39,7 +44,7 @@ class Costs:
         """The table of a loaded model: the one of this process, a remembered one that still fits, or a new one."""
         table = self._tables.get(model)
         if table is None:
-            table = self._tables[model] = self._remembered(model) or profile(model, drafts=drafts)
+            table = self._tables[model] = self._remembered(model) or _measured(model, drafts=drafts)
             self.remember(model)
         return table
 
@@ -55,7 +60,8 @@ class Costs:
             return None
         path, options = origin
         options = replace(options, threads=options.threads or default_threads())
-        parts = (fingerprint(path), model.runtime, getattr(model, "instruction_set", ""), options)
+        layers = [spelled(model.layers)] if isinstance(model, LayerSubset) else []
+        parts = (fingerprint(path), *layers, model.runtime, getattr(model, "instruction_set", ""), options)
         return " ".join(map(str, (*parts, _machine(), version("slipstream-decoding"))))
 
     def _remembered(self, model: Model) -> CostTable | None:
@@ -68,13 +74,25 @@ class Costs:
         return table if fits(model, table) else None
 
 
+def _measured(model: Model, *, drafts: bool) -> CostTable:
+    if isinstance(model, LayerSubset):
+        return profile(model, SUBSET_SECONDS, drafts=drafts)
+    return profile(model, drafts=drafts)
+
+
 def new_costs() -> Costs:
     """Costs that are kept in Slipstream's cache."""
     return Costs(Store(cache_directory() / "policy"))
 
 
 def adaptive_policy(
-    costs: Costs, target: Model, drafters: Sequence[Drafter], *, max_slowdown: float, most: int
+    costs: Costs,
+    target: Model,
+    drafters: Sequence[Drafter],
+    *,
+    max_slowdown: float,
+    most: int,
+    most_predicted: int | None = None,
 ) -> AdaptivePolicy:
     """Measure what has to be measured, recall what was learned."""
     models = [None if drafter.free else drafter.model for drafter in drafters]
@@ -117,6 +135,7 @@ def adaptive_policy(
         tries=tries,
         acceptance=acceptance,
         most=most,
+        most_predicted=most_predicted,
         most_rows=target.max_rows,
         on_close=keep,
     )

@@ -8,17 +8,21 @@ from typing import Any, Literal, NamedTuple
 
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Drafter, Model
-from slipstream.draft import ModelDrafter, SuffixDrafter
+from slipstream.corpus import Corpus, vocabulary_name
+from slipstream.draft import ModelDrafter, OtherTokenizerDrafter, RecyclingDrafter, SuffixDrafter
 from slipstream.engine.heads import find_head, load_head
+from slipstream.engine.layers import drafting_layers, layers_drafter, pruned_copy
 from slipstream.engine.low_bit import low_bit_copy
-from slipstream.errors import UnsupportedModelError, UsageError
+from slipstream.errors import UnsupportedModelError, UsageError, VocabularyMismatchError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
 from slipstream.models.draft_spec import split_draft
 from slipstream.models.heads import HeadFile
 from slipstream.runtime import Choice, LoadOptions, RuntimeName, choose, load, runtime_named
+from slipstream.tokenizer import overlap
 
-LOW_BIT = "lowbit"
-HEAD = "head"
+LOW_BIT, LAYERS, HEAD = "lowbit", "layers", "head"
+LITTLE_OVERLAP = 0.3
+"""Of the smaller vocabulary. Where two have less in common, a draft model of the other is a doubtful one."""
 DraftSpec = str | Path | Drafter | Sequence[Drafter] | None
 GpuLayers = int | Literal["auto", "all"]
 LoadProgress = Callable[[str, float], None]
@@ -36,6 +40,7 @@ class ModelOptions:
     threads:          None takes the physical cores this process may use
     gpu_layers:       "auto" (all if there is a GPU), "all" or a number, for target and draft model separately
     flash_attention:  "auto", "on" or "off"
+    corpus:           folder of texts that suffix lookup drafts from, and adds to; None for none (docs/corpus.md)
     kv_type:          "f16", "bf16", "f32", "q8_0" or "q4_0": type of the KV cache
 
     GPU layers, flash attention that is off, and KV caches other than f16 are llama.cpp's.
@@ -50,6 +55,7 @@ class ModelOptions:
     draft_gpu_layers: GpuLayers = "auto"
     flash_attention: Literal["auto", "on", "off"] = "auto"
     kv_type: str = "f16"
+    corpus: Path | None = None
 
     def __post_init__(self) -> None:
         """Raise UsageError for runtimes that do not exist."""
@@ -90,13 +96,22 @@ class DraftPlan:
     name:   what its tokens are marked with
     load:   makes the drafter for a loaded target
     model:  the draft model's header, None where no model drafts
-    choice: the runtime that it gets
+    choice: the runtime that it gets, None where it drafts on the target's own
+    more:   drafters that come with it
+    notice: a sentence or two for people about how it drafts, None where that goes without saying
     """
 
     name: str
     load: Callable[[Model, LoadProgress | None], Drafter]
     model: GgufHeader | None = None
     choice: Choice | None = None
+    more: Sequence["DraftPlan"] = ()
+    notice: str | None = None
+
+    @property
+    def notices(self) -> list[str]:
+        """What people should hear before it drafts."""
+        return [one for one in (self.choice and self.choice.notice, self.notice) if one]
 
 
 class DraftRequest(NamedTuple):
@@ -111,22 +126,68 @@ class DraftRequest(NamedTuple):
 def _plan_suffix(request: DraftRequest) -> DraftPlan:
     if request.argument:
         raise UsageError(f"suffix takes nothing after a colon, and suffix:{request.argument} has something.")
-    return DraftPlan("suffix", lambda target, progress: SuffixDrafter())
+    return DraftPlan("suffix", partial(_load_suffix, _corpus_folder(request)))
+
+
+def _load_suffix(corpus: Path | None, target: Model, progress: LoadProgress | None) -> Drafter:
+    size = target.vocabulary.size
+    return SuffixDrafter(None if corpus is None else Corpus(corpus, size), RecyclingDrafter(size))
+
+
+def _corpus_folder(request: DraftRequest) -> Path | None:
+    """Of the target's vocabulary, in the corpus that the options name."""
+    corpus = request.options.corpus
+    if corpus is None:
+        return None
+    if corpus.exists() and not corpus.is_dir():
+        raise UsageError(f"The corpus {corpus} is a file; name a folder, or off.")
+    return corpus / vocabulary_name(Vocabulary.from_header(request.target))
+
+
+def _plan_recycling(request: DraftRequest) -> DraftPlan:
+    if request.argument:
+        raise UsageError(f"recycling takes nothing after a colon, and recycling:{request.argument} has something.")
+    return DraftPlan("recycling", lambda target, progress: RecyclingDrafter(target.vocabulary.size))
 
 
 def _plan_low_bit(request: DraftRequest) -> DraftPlan:
     target, report = request.target, request.progress
     what = f"{LOW_BIT} copy of {target.path.name}"
     path = low_bit_copy(target, request.argument, lambda done: report(what, done) if report else None)
-    return _plan_copy(read_model_header(path), request.options)
+    return _plan_copy(LOW_BIT, read_model_header(path), request.options)
 
 
-def _plan_copy(copy: GgufHeader, options: ModelOptions) -> DraftPlan:
+def _plan_layers(request: DraftRequest) -> DraftPlan:
+    target, report = request.target, request.progress
+    on_target = choose(target, request.options.for_target()).runtime == "native"
+    subsets = drafting_layers(target, request.argument, renumbered=not on_target)
+    name = f"{LAYERS}:{request.argument}" if request.argument else LAYERS
+    if not on_target:
+        what = f"copy of {target.path.name} with {len(subsets[0])} layers"
+        path = pruned_copy(target, subsets[0], lambda done: report(what, done) if report else None)
+        return _plan_copy(name, read_model_header(path), request.options)
+    names = [name, *(f"{name}{number}" for number in range(2, len(subsets) + 1))]
+    first, *others = [
+        DraftPlan(one, partial(_load_layers, one, layers), target) for one, layers in zip(names, subsets, strict=True)
+    ]
+    return replace(first, more=others)
+
+
+def _load_layers(name: str, layers: Sequence[int], target: Model, progress: LoadProgress | None) -> Drafter:
+    return layers_drafter(name, tuple(layers), target)
+
+
+def _plan_copy(name: str, copy: GgufHeader, options: ModelOptions) -> DraftPlan:
     choice, shared = choose(copy, options.for_draft()), len(Vocabulary.from_header(copy))
-    return DraftPlan(LOW_BIT, partial(_load_model_drafter, LOW_BIT, copy, choice, shared, options), copy, choice)
+    return DraftPlan(name, _loader(copy, choice, options, _same_vocabulary(name, shared)), copy, choice)
 
 
-NAMED: dict[str, Callable[[DraftRequest], DraftPlan]] = {"suffix": _plan_suffix, LOW_BIT: _plan_low_bit}
+NAMED: dict[str, Callable[[DraftRequest], DraftPlan]] = {
+    "suffix": _plan_suffix,
+    "recycling": _plan_recycling,
+    LOW_BIT: _plan_low_bit,
+    LAYERS: _plan_layers,
+}
 """How drafters that have a name are planned; whatever has none of these is a model."""
 
 
@@ -142,14 +203,16 @@ def plan_draft(
     parts = split_draft(spec)
     if "" in parts or "none" in parts or len(set(parts)) < len(parts):
         raise UsageError(
-            f"The draft {spec!r} must be none, or different drafters joined by plus signs: suffix, lowbit, or a model."
+            f"The draft {spec!r} must be none, or different drafters joined by plus signs: "
+            f"{', '.join(NAMED)}, or a model."
         )
     several = len([part for part in parts if planner_of(part) is None]) > 1
     plans = []
     for part in parts:
         named, (_, _, argument) = planner_of(part), part.partition(":")
         if named is not None:
-            plans.append(named(DraftRequest(argument, target, options, progress)))
+            planned = named(DraftRequest(argument, target, options, progress))
+            plans += [planned, *planned.more]
         else:
             request = DraftRequest(part, target, options, progress)
             plans.append(_plan_head(request, several) or _plan_model(part, target, options, several))
@@ -198,31 +261,60 @@ def _load_head(
 
 
 def _plan_model(name: str, target: GgufHeader, options: ModelOptions, several: bool) -> DraftPlan:
+    """A model drafts token by token where its ids mean what the target's mean, and through the text where not."""
     model = read_model_header(resolve(name))
-    shared = compare(Vocabulary.from_header(target), Vocabulary.from_header(model))
     source = model.path.stem if several else "model"
-    choice = choose(model, options.for_draft())
-    return DraftPlan(source, partial(_load_model_drafter, source, model, choice, shared, options), model, choice)
-
-
-def _load_model_drafter(
-    source: str,
-    model: GgufHeader,
-    choice: Choice,
-    shared: int,
-    options: ModelOptions,
-    target: Model,
-    progress: LoadProgress | None,
-) -> Drafter:
-    """Load a draft model of which ids below `shared` mean what they mean to the target."""
-    # the draft should follow wherever the target goes, as far as it was trained to
-    length = min(target.context_length, model.context_length or target.context_length)
-    loaded = load_model(model.path, choice, options.for_draft(length), progress)
+    vocabularies = Vocabulary.from_header(target), Vocabulary.from_header(model)
+    make, notice = _other_vocabulary(source), None
     try:
-        return ModelDrafter(loaded, usable_size=shared, source=source)
-    except BaseException:
-        loaded.close()
-        raise
+        make = _same_vocabulary(source, compare(*vocabularies))
+    except VocabularyMismatchError:
+        notice = _overlap_notice(target, model, *vocabularies)
+    choice = choose(model, options.for_draft())
+    return DraftPlan(source, _loader(model, choice, options, make), model, choice, notice=notice)
+
+
+def _overlap_notice(target: GgufHeader, model: GgufHeader, theirs: Vocabulary, own: Vocabulary) -> str:
+    common = overlap(theirs, own)
+    notice = (
+        f"{model.path.name} has another vocabulary than {target.path.name}, so it drafts through the text: "
+        f"{common.shared / max(common.other, 1):.0%} of its tokens are tokens of the target, "
+        f"and {common.shared / max(common.one, 1):.0%} the other way round."
+    )
+    if common.share < LITTLE_OVERLAP:
+        notice += " That is little, so drafts will be right less often; `slipstream advise` tells whether they pay."
+    return notice
+
+
+MakeDrafter = Callable[[Model, Model], Drafter]
+"""Makes a drafter of a loaded draft model, for a loaded target."""
+
+
+def _same_vocabulary(source: str, shared: int) -> MakeDrafter:
+    """shared: ids below it mean to the draft model what they mean to the target."""
+    return lambda model, target: ModelDrafter(model, usable_size=shared, source=source)
+
+
+def _other_vocabulary(source: str) -> MakeDrafter:
+    return lambda model, target: OtherTokenizerDrafter(model, target.vocabulary, source=source)
+
+
+def _loader(
+    model: GgufHeader, choice: Choice, options: ModelOptions, make: MakeDrafter
+) -> Callable[[Model, LoadProgress | None], Drafter]:
+    """What loads a draft model for a loaded target and makes a drafter of it, or leaves nothing behind."""
+
+    def load_drafter(target: Model, progress: LoadProgress | None) -> Drafter:
+        # the draft should follow wherever the target goes, as far as it was trained to
+        length = min(target.context_length, model.context_length or target.context_length)
+        loaded = load_model(model.path, choice, options.for_draft(length), progress)
+        try:
+            return make(loaded, target)
+        except BaseException:
+            loaded.close()
+            raise
+
+    return load_drafter
 
 
 def load_drafters(plans: Sequence[DraftPlan], target: Model, progress: LoadProgress | None) -> list[Drafter]:

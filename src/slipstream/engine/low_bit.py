@@ -4,9 +4,9 @@ from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
+from slipstream.engine.copies import kept_copies, kept_copy
 from slipstream.errors import UsageError
-from slipstream.models import GgufHeader, cache_directory, storage
-from slipstream.models.fingerprint import fingerprint
+from slipstream.models import GgufHeader
 from slipstream.models.low_bit import write_low_bit
 from slipstream.runtime import requantize
 from slipstream.runtime.threads import default_threads
@@ -27,29 +27,30 @@ def low_bit_copy(header: GgufHeader, kind: str, report: Callable[[float], None])
     RuntimeUnavailableError where llama.cpp is needed and not installed.
     """
     kind = kind.lower() or DEFAULT_KIND
-    if (bits := bits_per_weight(header)) < LEAST_BITS:
+    if not is_worth_a_copy(header):
         raise UsageError(
-            f"{header.path.name} has {bits:.1f} bits a weight, and a low-bit copy pays for models of 8 or more; "
-            "use --draft suffix or a smaller model."
+            f"{header.path.name} has {bits_per_weight(header):.1f} bits a weight, and a low-bit copy pays for models "
+            "of 8 or more; use --draft suffix or a smaller model."
         )
-    directory, name = cache_directory() / "copies", f"{fingerprint(header.path)}-{kind}"
-    path = directory / f"{name}.gguf"
-    with storage.storage_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        with storage.exclusive(directory / f"{name}.lock", lambda: report(0.0)):
-            if path.exists():
-                return path
-            storage.remove_stale(directory, name)
-            storage.require_space(directory, header.tensor_bytes, f"a low-bit copy of {header.path.name}")
-            with storage.staging(directory, name) as stage:
-                finished = stage / path.name
-                report(0.0)
-                if kind == DEFAULT_KIND:
-                    write_low_bit(header, finished, report, default_threads())
-                else:
-                    requantize(header.path, finished, kind)
-                storage.publish(finished, path)
-    return path
+
+    def write(finished: Path) -> None:
+        if kind == DEFAULT_KIND:
+            write_low_bit(header, finished, report, default_threads())
+        else:
+            requantize(header.path, finished, kind)
+
+    what = f"a low-bit copy of {header.path.name}"
+    return kept_copy(header, kind, what, header.tensor_bytes, write, report)
+
+
+def is_worth_a_copy(header: GgufHeader) -> bool:
+    """Whether a target has so many bits a weight that a copy in fewer is a good deal faster."""
+    return bits_per_weight(header) >= LEAST_BITS
+
+
+def copies_of(header: GgufHeader) -> dict[str, Path]:
+    """The low-bit copies of a target that have been made, by type. Raises ModelFileError where it cannot be read."""
+    return {kind: path for kind, path in kept_copies(header).items() if kind.isidentifier()}
 
 
 def bits_per_weight(header: GgufHeader) -> float:

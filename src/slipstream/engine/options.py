@@ -27,6 +27,7 @@ class GenerationOptions(TypedDict, total=False):
     think:      switch thinking on or off, for templates that can
     grammar:    what the answer may be: a `Grammar`, or a JSON schema (docs/structured.md)
     prediction: the text, or token ids, expected to come out, with changes: it is drafted from and changes no token
+    scope:      whose text it is: drafters learn for texts of the same scope alone ("": whoever uses this machine)
     spelled:    control tokens that shall appear in the text, by name ("[TOOL_CALLS]"); others are left out of it
     The others: fields of `SamplingParams`; those left out come from the engine's `defaults`.
     """
@@ -39,6 +40,7 @@ class GenerationOptions(TypedDict, total=False):
     think: bool | None
     grammar: Grammar | Mapping[str, Any] | None
     prediction: str | Sequence[int] | None
+    scope: str
     spelled: Sequence[str]
     logit_bias: Mapping[int, float]
     repetition_penalty: float

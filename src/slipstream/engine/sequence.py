@@ -4,6 +4,7 @@ from collections.abc import Sequence as Tokens
 from itertools import count
 
 from slipstream.core.pool import Slot
+from slipstream.core.protocols import Session
 from slipstream.core.sampling import Sampler
 from slipstream.core.stats import Statistics
 from slipstream.core.verify import Verdict
@@ -21,6 +22,7 @@ class Sequence:
     failure: what went wrong with it, where others in the batch go on; the reason is then "error"
     num_draft_tokens: most draft tokens of a round, None for as many as the policy likes
     prediction: ids of the text that is expected to come out, with changes; empty for none
+    scope: whose text it is, for drafters that learn from texts
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Sequence:
         top_logprobs: int = 0,
         num_draft_tokens: int | None = None,
         prediction: Tokens[int] = (),
+        scope: str = "",
     ) -> None:
         self.id = next(_ids)
         self.tokens: list[int] = list(prompt)
@@ -43,6 +46,7 @@ class Sequence:
         self.top_logprobs = top_logprobs
         self.num_draft_tokens = num_draft_tokens
         self.prediction = prediction
+        self.scope = scope
         self.finish_reason: str | None = None
         self.failure: SlipstreamError | None = None
         self.statistics = Statistics()
@@ -53,6 +57,11 @@ class Sequence:
         """The sequence's session with the target."""
         assert self.slot is not None, "a sequence is placed before it is decoded"
         return self.slot
+
+    @property
+    def session(self) -> Session | None:
+        """The target's session, None before there is one."""
+        return None if self.slot is None else self.slot.session
 
     @property
     def lacking(self) -> list[int]:

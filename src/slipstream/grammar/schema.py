@@ -23,6 +23,11 @@ levels ended the process on a stack of 8 MiB, and threads have less."""
 MOST_INTERSECTED = 6
 """Patterns and formats that one string must have all of. Time doubles with each: 14 took nine seconds."""
 
+EXACT = 1 << 53
+"""Up to here every whole number is one in double precision, which the library reads: 2**63 became ...776000."""
+_WIDEST = 1 << 63
+"""The library cuts whole bounds to 64 bits."""
+
 LINE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "lenient": False}
 """JSON on one line, as `json.dumps` writes it: the library's own extension of schemas. With any white space allowed
 little is forced, so little is drafted for free, and small models are known to go on with line breaks for ever."""
@@ -30,6 +35,10 @@ little is forced, so little is drafted for free, and small models are known to g
 Schema = Mapping[str, Any]
 _STRING = ("pattern", "format")
 _ANY = ("anyOf", "oneOf")
+_LEAST = ("minimum", "exclusiveMinimum")
+_GREATEST = ("maximum", "exclusiveMaximum")
+_TOLD = ("default", "example", "examples")
+"""Only tell a reader something."""
 _INDEX_DIGITS = 9
 """Of a place in a list: Python refuses to read a number of thousands, and no list here is that long."""
 
@@ -39,6 +48,7 @@ def checked_json(schema: Schema) -> str:
     if not isinstance(schema, Mapping):
         raise UsageError(f"A JSON schema must be an object, not {type(schema).__name__}.")
     _check_size(schema)
+    _check_numbers(schema)
     try:
         text = json.dumps({**schema, "x-guidance": LINE})
     except ValueError as error:
@@ -72,6 +82,31 @@ def _check_size(value: object) -> None:
         if not level:
             return
     raise UsageError(f"The JSON schema is too deeply nested; at most {MOST_LEVELS} levels are supported.")
+
+
+def _check_numbers(schema: Schema) -> None:
+    """What the library would round: an answer by it would break the schema."""
+    waiting: list[tuple[str, object]] = [("", schema)]
+    while waiting:
+        key, value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += value.items()
+        elif isinstance(value, list | tuple):
+            waiting += [(key, one) for one in value]
+        elif isinstance(value, int | float) and not _is_kept(key, value):
+            raise UsageError(
+                f"The JSON schema has a number as {key:.40} that cannot be held to; "
+                f"whole numbers may be {-EXACT} to {EXACT}."
+            )
+
+
+def _is_kept(key: str, number: float) -> bool:
+    """Whether the library holds to a number that stands for this keyword, or to something narrower."""
+    if key in _LEAST:
+        return number <= -_WIDEST or (number < _WIDEST and int(float(number)) == int(number))
+    if key in _GREATEST:
+        return number >= _WIDEST - 1 or (number > -_WIDEST and int(float(number)) == int(number))
+    return key in _TOLD or not isinstance(number, int) or -EXACT <= number <= EXACT
 
 
 def _inside(value: object) -> list[object]:

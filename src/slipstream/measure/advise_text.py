@@ -44,7 +44,7 @@ def _assessment(one: Assessment) -> list[str]:
         "",
         f"{one.candidate.name}{runtime}",
         *(f"  {line}" for line in _table([HEADS, *rows])),
-        *(f"  {line}" for line in (_costs(one), *_fixed(one), _memory(one.memory), *_surprise(one), *_differing(one))),
+        *(f"  {line}" for line in (_costs(one), *_fixed(one), *_memory(one.memory), *_surprise(one), *_differing(one))),
         *(f"  {sentence}" for sentence in one.failures),
     ]
 
@@ -82,15 +82,33 @@ def _fixed(one: Assessment) -> list[str]:
     return [f"Predicted for drafts of a fixed length: {texts}."]
 
 
-def _memory(bill: MemoryBill) -> str:
+def _memory(bill: MemoryBill) -> list[str]:
     if not bill.total:
-        return "Memory: none."
-    parts = f"{_bytes(bill.weights)} of weights"
-    if bill.kv_cache:
-        parts += f" and {_bytes(bill.kv_cache)} of KV cache for {bill.context:,} tokens"
-    if bill.target_context is None:
-        return f"Memory: {parts}."
-    return f"Memory: {parts}; that would have held {bill.target_context:,} tokens more of the target's context."
+        return ["Memory: none."]
+    types = ", ".join(f"{name} {_bytes(size)}" for name, size in bill.formats.items())
+    sizes = {
+        f"of weights ({types})" if types else "of weights": bill.weights,
+        f"of KV cache for {bill.context:,} tokens": bill.kv_cache,
+        "of buffers": bill.buffers,
+        "of tables of its own": bill.own,
+    }
+    parts = [f"{_bytes(size)} {what}" for what, size in sizes.items() if size]
+    text = f"Memory: {_bytes(bill.total)}: {_joined(parts)}" if len(parts) > 1 else f"Memory: {parts[0]}"
+    if bill.target_context is not None:
+        text += f"; that would have held {bill.target_context:,} tokens more of the target's context"
+    return [f"{text}.", *_fallen(bill)]
+
+
+def _fallen(bill: MemoryBill) -> list[str]:
+    """Says which matrices are wider than the name of their file promises."""
+    if not bill.fallen_back:
+        return []
+    sizes = _joined([f"{_bytes(size)} of {name}" for name, size in bill.fallen_back.items()])
+    return [f"{sizes} are wider than was asked for: rows of these matrices are no whole blocks of that type."]
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
 
 
 def _surprise(one: Assessment) -> list[str]:

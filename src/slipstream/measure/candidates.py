@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slipstream.engine.heads import find_head
-from slipstream.engine.loading import planner_of
+from slipstream.engine.loading import NAMED, planner_of
 from slipstream.errors import ModelFileError, SlipstreamError, UsageError, VocabularyMismatchError
 from slipstream.models import FoundModel, GgufHeader, Vocabulary, compare, list_models, read_model_header, resolve
 from slipstream.models.families import Suggestion, family_of, parameters, small_siblings
@@ -55,7 +55,7 @@ class Candidates:
 
 
 def named_candidates(specs: Iterable[str], target: GgufHeader) -> Candidates:
-    """What the user asked for: "suffix", "lowbit", files, names, or several joined by plus signs. UsageError: "none".
+    """What the user asked for: named drafters, files, models, or several joined by plus signs. UsageError: "none".
 
     One that does not exist or does not fit is left out with its reason; the others are measured.
     """
@@ -63,7 +63,7 @@ def named_candidates(specs: Iterable[str], target: GgufHeader) -> Candidates:
     for spec in dict.fromkeys(spec.strip() for spec in specs):
         if spec in ("", "none", "off"):
             raise UsageError(
-                "--candidates must be suffix, lowbit, a model, a head or suffix+MODEL; "
+                f"--candidates must be {', '.join(NAMED)}, a model, a head or suffix+MODEL; "
                 "plain decoding is always measured beside them."
             )
         try:
@@ -106,11 +106,11 @@ def _named(spec: str, target: GgufHeader) -> Candidate:
 
 
 def _header_of(name: str, target: GgufHeader) -> GgufHeader:
-    """The header of a head for the target, or of a draft model that speaks its vocabulary."""
+    """The header of a head for the target, or of a draft model, whatever its vocabulary."""
     if (head := find_head(name, target, lambda done: None)) is not None:
         return head.header
     header = read_model_header(resolve(name))
-    compare(Vocabulary.from_header(target), Vocabulary.from_header(header))
+    Vocabulary.from_header(header)
     return header
 
 
@@ -121,7 +121,7 @@ def _found(model: FoundModel, target: GgufHeader) -> Candidate | LeftOut:
         header = read_model_header(model.path)
         compare(Vocabulary.from_header(target), Vocabulary.from_header(header))
     except VocabularyMismatchError as error:
-        return LeftOut(model.name, _reason(error))
+        return LeftOut(model.name, f"{_reason(error)[:-1]}; name it with --candidates to have it measured.")
     except ModelFileError as error:
         return LeftOut(model.name, str(error))
     share = header.tensor_bytes / max(target.tensor_bytes, 1)

@@ -11,6 +11,8 @@ from slipstream.measure.rounding import Rounding, measure_rounding
 from slipstream.measure.watch import Watch
 from slipstream.measure.ways import Way
 
+EDITED = 12
+"""Tokens of a prediction of which two are wrong."""
 ROUNDED_CASES = 4
 """Answers on which rounding is measured before anything is compared; those that part are added."""
 
@@ -101,7 +103,8 @@ class Certificate:
         self._watch.begin(way.name, len(self.cases))
         with way.open(self.engine, self.texts) as engine:
             for index, case in enumerate(self.cases):
-                self._add(comparison, index, answer(engine, case, self.given, self._watch))
+                given: GenerationOptions = {**self.given, "prediction": self._edited(index) if way.predicted else None}
+                self._add(comparison, index, answer(engine, case, given, self._watch))
                 self._watch.advance()
                 if until_real and comparison.real:
                     break
@@ -111,6 +114,16 @@ class Certificate:
     def texts(self) -> list[list[int]]:
         """Prompt and plain answer of each case."""
         return [[*case.tokens, *plain.tokens] for case, plain in zip(self.cases, self.plain, strict=True)]
+
+    def _edited(self, index: int) -> list[int]:
+        """A case's plain answer without one token in `EDITED`, and with another one taken for its neighbour."""
+        tokens, size = self.plain[index].tokens, self.engine.target.vocabulary.size
+        half = EDITED // 2
+        return [
+            (token + 1) % size if place % EDITED == half else token
+            for place, token in enumerate(tokens)
+            if place % EDITED != EDITED - 1
+        ]
 
     def _add(self, comparison: Comparison, index: int, other: Completion) -> None:
         comparison.texts += 1

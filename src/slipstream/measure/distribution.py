@@ -252,6 +252,8 @@ class View:
         self.sampler = sampler
         self.draft_limit = PAIR * SIBLINGS
         self.prediction: Tokens = ()
+        self.session = None
+        self.scope = ""
 
 
 def drafted_by(drafter: Drafter, context: Tokens) -> Propose:

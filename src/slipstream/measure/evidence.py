@@ -101,4 +101,4 @@ def _trace(
     sampler = Sampler(params, plain.target.vocabulary.size, completion.prompt_tokens)
     siblings = SIBLINGS if plain.target.capabilities.trees else 1
     ids = completion.prompt_tokens, completion.tokens
-    return trace(drafter, *ids, sampler, siblings=siblings, should_stop=should_stop)
+    return trace(drafter, *ids, sampler, siblings=siblings, should_stop=should_stop, plain=plain)

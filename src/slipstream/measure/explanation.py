@@ -4,15 +4,16 @@ Nothing is loaded. A token of plain decoding reads every weight once, so the rat
 bounds its speed (Williams, Waterman, Patterson 2009, the roofline model); speculation shares a reading among tokens.
 """
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from slipstream.engine.low_bit import DEFAULT_KIND, copies_of, is_worth_a_copy
 from slipstream.errors import ModelFileError
 from slipstream.measure.memory_bill import kv_bytes_per_token
-from slipstream.models import GgufHeader, PackedStrings
-from slipstream.models.gguf import TensorInfo
+from slipstream.models import GgufHeader, PackedStrings, read_model_header
+from slipstream.models.low_bit import planned_to_fall_back, planned_types, unreadable_type
+from slipstream.models.tensor_types import bytes_by_type, fallen_back
 from slipstream.runtime import LoadOptions, choose, devices
 from slipstream.runtime.checks import check_sizes, context_for
 from slipstream.runtime.llamacpp import binding
@@ -32,11 +33,28 @@ SIZES = {
 
 
 @dataclass(frozen=True, slots=True)
+class LowBitCopy:
+    """A copy in fewer bits that can draft for the model (`--draft lowbit:TYPE`).
+
+    made:        whether it is there; the types of one that is not are those that our quantiser would choose
+    formats:     bytes by tensor type, most first
+    fallen_back: of them, those of matrices that could not have the type that was asked for
+    """
+
+    type: str
+    made: bool
+    formats: Mapping[str, int]
+    fallen_back: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Of one file. Sizes in bytes, rates in bytes per second.
 
     sizes:       of the architecture, those that the file states
     formats:     bytes by tensor type, most first
+    fallen_back: of them, those of matrices that could not have the type that the file is named after
+    copies:      low-bit copies of it; none of a model that has few bits itself
     reason:      why this runtime, a sentence
     computes_on: processors
     context:     tokens that the figures of memory are for
@@ -52,6 +70,8 @@ class Explanation:
     architecture: str
     sizes: Mapping[str, int]
     formats: Mapping[str, int]
+    fallen_back: Mapping[str, int]
+    copies: Sequence[LowBitCopy]
     runtime: str
     reason: str
     computes_on: str
@@ -83,6 +103,16 @@ class Explanation:
             "architecture": self.architecture,
             "sizes": {name.replace(" ", "_").replace("-", "_"): size for name, size in self.sizes.items()},
             "format_bytes": dict(self.formats),
+            "fallen_back_bytes": dict(self.fallen_back),
+            "low_bit_copies": [
+                {
+                    "type": one.type,
+                    "made": one.made,
+                    "format_bytes": dict(one.formats),
+                    "fallen_back_bytes": dict(one.fallen_back),
+                }
+                for one in self.copies
+            ],
             "runtime": self.runtime,
             "reason": self.reason,
             "computes_on": self.computes_on,
@@ -130,7 +160,9 @@ def explain(header: GgufHeader, options: LoadOptions) -> Explanation:
         path=str(header.path),
         architecture=header.architecture,
         sizes=_sizes(header),
-        formats=_formats(header.tensors),
+        formats=bytes_by_type(header.tensors),
+        fallen_back=fallen_back(header),
+        copies=_copies(header),
         runtime=choice.runtime,
         reason=reason,
         computes_on=computes_on,
@@ -143,6 +175,19 @@ def explain(header: GgufHeader, options: LoadOptions) -> Explanation:
         read_behind=behind,
         read_rate=_read_rate(read, threads) if on_cpu else None,
     )
+
+
+def _copies(header: GgufHeader) -> list[LowBitCopy]:
+    """Copies that are there, and the one that `--draft lowbit` would make."""
+    if not is_worth_a_copy(header):
+        return []
+    copies = []
+    for kind, path in copies_of(header).items():
+        copy = read_model_header(path)
+        copies.append(LowBitCopy(kind, True, bytes_by_type(copy.tensors), fallen_back(copy)))
+    if DEFAULT_KIND not in [one.type for one in copies] and unreadable_type(header) is None:
+        copies.append(LowBitCopy(DEFAULT_KIND, False, planned_types(header), planned_to_fall_back(header)))
+    return sorted(copies, key=lambda one: (one.type != DEFAULT_KIND, one.type))
 
 
 def _tokenizer(header: GgufHeader) -> str:
@@ -160,13 +205,6 @@ def _sizes(header: GgufHeader) -> dict[str, int]:
     vocabulary = header.metadata.get("tokenizer.ggml.tokens")
     known = {name: size for name, size in found.items() if size is not None}
     return known | ({"vocabulary": len(vocabulary)} if isinstance(vocabulary, PackedStrings) else {})
-
-
-def _formats(tensors: Sequence[TensorInfo]) -> dict[str, int]:
-    held: Counter[str] = Counter()
-    for tensor in tensors:
-        held[tensor.type.name] += tensor.nbytes
-    return dict(held.most_common())
 
 
 def _read_per_token(header: GgufHeader) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from slipstream.core.params import SamplingParams
+from slipstream.core.pool import SessionPool
 from slipstream.core.protocols import Drafter
 from slipstream.core.verify import walk
 from slipstream.engine import Completion, Engine, GenerationOptions
@@ -145,14 +146,20 @@ def try_drafters(
     params: SamplingParams,
     drafters: Sequence[tuple[str, Drafter]],
     *,
+    sessions: SessionPool | None = None,
     draws: int = DRAWS,
     watch: Watch | None = None,
 ) -> None:
-    """Test all of these rows below what drafters propose, siblings included. drafters: with the names to report."""
+    """Test all of these rows below what drafters propose, siblings included.
+
+    drafters: with the names to report
+    sessions: the target's, for drafters that want them
+    """
     for drafter, one in drafters:
         size = max(len(table.after(())) for table in tables.values())
         with ExitStack() as stack:
-            rows = None if one.model is None else DraftRows(one.model, size)
+            lent = sessions if one.requires.session else None
+            rows = None if one.model is None else DraftRows(one.model, size, lent)
             if rows is not None:
                 stack.callback(rows.close)
             for name, table in tables.items():

@@ -1,21 +1,26 @@
 """What a drafter takes of memory, and what the target could have done with it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from slipstream.core.protocols import Model
+from slipstream.core.protocols import Drafter, Model
 from slipstream.models import GgufHeader
+from slipstream.models.tensor_types import bytes_by_type, fallen_back
 
 F16_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBill:
-    """Bytes of a drafter.
+    """Bytes of a drafter. What it takes beside its model, as a tokenizer of its own, is among the buffers.
 
+    own:            of drafters without a model: tables, an index
+    formats:        of the weights, by tensor type as the files have them, most first; empty where no file is read
+    fallen_back:    of these, those of matrices that could not have the type that their file is named after
     context:        tokens of the drafter's KV cache
     target_context: tokens of context that the target could hold in the same memory; None where it has no KV cache
     """
@@ -25,16 +30,22 @@ class MemoryBill:
     buffers: int = 0
     context: int = 0
     target_context: int | None = None
+    own: int = 0
+    formats: Mapping[str, int] = field(default_factory=dict)
+    fallen_back: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
-        return self.weights + self.kv_cache + self.buffers
+        return self.weights + self.kv_cache + self.buffers + self.own
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "weights_bytes": self.weights,
             "kv_cache_bytes": self.kv_cache,
             "buffers_bytes": self.buffers,
+            "own_bytes": self.own,
+            "format_bytes": dict(self.formats),
+            "fallen_back_bytes": dict(self.fallen_back),
             "total_bytes": self.total,
             "context": self.context,
             "target_context_tokens": self.target_context,
@@ -71,16 +82,35 @@ def kv_bytes_of(model: Model, header: GgufHeader) -> float | None:
     return taken / length if taken and length else kv_bytes_per_token(header)
 
 
-def memory_bill(draft_models: Sequence[Model], target_token_bytes: float | None) -> MemoryBill:
-    """The bill of a loaded drafter; there are no models where it needs none.
+def memory_bill(
+    drafters: Sequence[Drafter], target_token_bytes: float | None, files: Sequence[GgufHeader] = ()
+) -> MemoryBill:
+    """The bill of loaded drafters; those that have no model tell what they take themselves.
 
     target_token_bytes: what one token of context takes in the target, for one sequence
+    files:              headers of the models, for the types of their tensors
     """
-    parts = [_parts(model) or {"weights": model.memory()} for model in draft_models]
+    models = [drafter.model for drafter in drafters if drafter.model is not None]
+    parts = [_parts(model) or {"weights": model.memory()} for model in models]
     weights, cache, buffers = (sum(one.get(name, 0) for one in parts) for name in ("weights", "kv_cache", "buffers"))
-    held = round((weights + cache) / target_token_bytes) if target_token_bytes else None
-    context = max((model.context_length for model in draft_models), default=0)
-    return MemoryBill(weights, cache, buffers, context, held if draft_models else 0)
+    # where layers of the target draft, all is the target's
+    owned = [model for model, one in zip(models, parts, strict=True) if any(one.values())]
+    own = sum(drafter.memory() for drafter in drafters if drafter.model is None)
+    buffers += sum(drafter.memory() for drafter in drafters) - own - sum(model.memory() for model in models)
+    held = round((weights + cache + own) / target_token_bytes) if target_token_bytes else None
+    fallen: Counter[str] = Counter()
+    for file in files:
+        fallen.update(fallen_back(file))
+    return MemoryBill(
+        weights,
+        cache,
+        buffers,
+        max((model.context_length for model in owned), default=0),
+        held if models or own else 0,
+        own,
+        bytes_by_type(tensor for file in files for tensor in file.tensors),
+        fallen,
+    )
 
 
 def _parts(model: Model) -> dict[str, int]:

@@ -14,29 +14,30 @@ class DraftRows:
     """Rows of a draft model, as a target with a vocabulary of `size` would see them.
 
     Close it before the drafter drafts: it may have the model's only session.
+
+    sessions: those that are there already, where the model drafts on another one's
     """
 
-    def __init__(self, model: Model, size: int) -> None:
+    def __init__(self, model: Model, size: int, sessions: SessionPool | None = None) -> None:
         self._model = model
         self._size = size
-        self._pool = SessionPool(model)
+        self._pool = sessions or SessionPool(model)
+        self._own = sessions is None
 
     def after(self, tokens: Tokens) -> Logits:
         """[size] logits; what the model does not know is never proposed."""
-        slot = self._pool.acquire(tokens)
-        try:
-            for _ in feed(self._model, slot.session, tokens[slot.session.length : -1]):
+        with self._pool.lent(tokens) as session:
+            for _ in feed(self._model, session, tokens[session.length : -1]):
                 pass
-            [rows] = self._model.forward([Segment(slot.session, tokens[-1:])])
+            [rows] = self._model.forward([Segment(session, tokens[-1:])])
             row = np.full(self._size, -np.inf, np.float32)
             known = min(self._size, self._model.vocabulary.size)
             row[:known] = rows.logits(0)[:known]
             return row
-        finally:
-            self._pool.release(slot, tokens)
 
     def close(self) -> None:
-        self._pool.close()
+        if self._own:
+            self._pool.close()
 
 
 def proposals(drafter: Drafter, rows: DraftRows | None, context: Tokens) -> Propose:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
+from slipstream.core.params import SamplingParams
 from slipstream.core.pool import Slot
 from slipstream.core.protocols import Capabilities, Drafter, Emission, Growth, Logits, Policy, Segment, SequenceView
 from slipstream.draft import BaseDrafter
@@ -135,6 +137,9 @@ class _Rows:
         self._time.spend(self._seconds)
         return NO_ROW
 
+    def top(self, row: int, count: int) -> tuple[NDArray[np.int64], Logits]:
+        return np.zeros(0, np.int64), NO_ROW[:0]
+
 
 class _KnownSession:
     """A commit stands for all that a round does besides."""
@@ -150,6 +155,8 @@ class _KnownSession:
 
 class _Told:
     """A sampler that chooses what was chosen."""
+
+    params = SamplingParams(temperature=0)
 
     def __init__(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
         self._start, self._answer = len(prompt), answer

@@ -91,7 +91,8 @@ def loaded(waiting: Sequence[Candidate], load: LoadCandidate, kv_bytes: float | 
 
 
 def _entered(candidate: Candidate, engine: Engine, kv_bytes: float | None) -> Entrant:
-    return Entrant(candidate, engine, memory_bill(engine.draft_models, kv_bytes), tables_of(engine.drafters))
+    bill = memory_bill(engine.drafters, kv_bytes, engine.draft_files)
+    return Entrant(candidate, engine, bill, tables_of(engine.drafters))
 
 
 class Study:

@@ -6,13 +6,16 @@ therefore tells what every draft of any length would have been, as far as it was
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from statistics import fmean, median
 from time import perf_counter
 from typing import NamedTuple
 
-from slipstream.core.protocols import Drafter, Growth
+from slipstream.core.feed import feed
+from slipstream.core.protocols import Drafter, Growth, Session
 from slipstream.core.sampling import Sampler
 from slipstream.core.tree import Draft
+from slipstream.engine import Engine
 
 
 class Level(NamedTuple):
@@ -38,28 +41,40 @@ def trace(
     *,
     siblings: int,
     should_stop: Callable[[], bool] = lambda: False,
+    plain: Engine | None = None,
 ) -> Trace | None:
     """Let a drafter that grows level by level propose each token of the answer; None if it was stopped.
 
     sampler:  a fresh one with the parameters and the seed that the answer came from
     siblings: candidates for each token
+    plain:    has the target, for drafters that want its sessions
     """
-    text = _Text(prompt, sampler, siblings)
-    levels, reading = [], 0.0
-    drafter.begin(text, 0)
-    try:
-        for token in answer:
-            if should_stop():
-                return None
-            draft = Draft()
-            started = perf_counter()
-            drafter.extend([Growth(text, draft, siblings, siblings)])
-            reading = reading or perf_counter() - started
-            levels.append(Level(draft.tokens, draft.buckets, draft.estimates))
-            sampler.accept(token)
-            text.tokens.append(token)
-    finally:
-        drafter.end(text)
+    with ExitStack() as stack:
+        text = _Text(prompt, sampler, siblings)
+        if plain is not None and drafter.requires.session:
+            text.session = stack.enter_context(plain.sessions.lent(text.tokens))
+        drafter.begin(text, 0)
+        stack.callback(drafter.end, text)
+        return _traced(drafter, answer, text, should_stop, plain)
+
+
+def _traced(
+    drafter: Drafter, answer: Sequence[int], text: "_Text", should_stop: Callable[[], bool], plain: Engine | None
+) -> Trace | None:
+    levels, reading, siblings, sampler = [], 0.0, text.draft_limit, text.sampler
+    for token in answer:
+        if should_stop():
+            return None
+        if plain is not None and text.session is not None:
+            for _ in feed(plain.target, text.session, text.tokens[text.session.length : -1]):
+                pass
+        draft = Draft()
+        started = perf_counter()
+        drafter.extend([Growth(text, draft, siblings, siblings)])
+        reading = reading or perf_counter() - started
+        levels.append(Level(draft.tokens, draft.buckets, draft.estimates))
+        sampler.accept(token)
+        text.tokens.append(token)
     return Trace(levels, reading)
 
 
@@ -77,8 +92,10 @@ class _Text:
 
     id = -1
     prediction: Sequence[int] = ()
+    scope = ""
 
     def __init__(self, prompt: Sequence[int], sampler: Sampler, draft_limit: int) -> None:
         self.tokens = list(prompt)
         self.sampler = sampler
         self.draft_limit = draft_limit
+        self.session: Session | None = None

@@ -92,7 +92,8 @@ class Verification:
             drafting = self.scope.drafting
             with self.engine.sharing(draft=spec, speculation="on", options=drafting.options) as engine:
                 drafters = [(short(spec), drafter) for drafter in engine.drafters]
-                try_drafters(self.law, tables, self.params, drafters, draws=self.scope.draws, watch=self._watch)
+                sessions, draws = engine.sessions, self.scope.draws
+                try_drafters(self.law, tables, self.params, drafters, sessions=sessions, draws=draws, watch=self._watch)
 
     def _test_itself(self) -> None:
         self.own_settings = telling(self.params, self.given)

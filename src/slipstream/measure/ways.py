@@ -16,7 +16,7 @@ Texts = Sequence[Sequence[int]]
 
 SIBLINGS = 3
 """Nodes below one parent where trees are asked for."""
-CONTROL, REHEARSAL = "plain, again", "rehearsal"
+CONTROL, PREDICTION, REHEARSAL = "plain, again", "prediction", "rehearsal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,13 @@ class Way:
     name:   for people
     open:   its engine, on the given one's target; the caller closes it
     drafts: whether it is to draft at all
+    predicted: whether each case gets its plain answer, with changes, as a prediction
     """
 
     name: str
     open: Callable[[Engine, Texts], Engine]
     drafts: bool = True
+    predicted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Drafting:
 
 def ways(drafters: Sequence[str], drafting: Drafting, *, trees: bool) -> list[Way]:
     """Each drafter alone and all of them together: fixed chains, fixed trees where the target takes them, and what the
-    measuring policy makes of them.
+    measuring policy makes of them. Then drafts from a prediction.
 
     Before them plain decoding once more, which shows whether the runtime repeats itself. After them rehearsals, whose
     drafts are accepted and refused whatever the text is.
@@ -64,9 +66,16 @@ def ways(drafters: Sequence[str], drafting: Drafting, *, trees: bool) -> list[Wa
     for spec in [*drafters, *together]:
         found += [
             Way(_name(short(spec), drafting.fixed_length, tree), partial(_fixed, spec, drafting, tree))
-            for tree in (shapes if spec != "suffix" else [False])  # it knows one continuation, so a tree is its chain
+            for tree in shapes
         ]
         found.append(Way(f"{short(spec)}, auto", partial(_auto, spec, drafting)))
+    found.append(
+        Way(
+            _name(PREDICTION, drafting.fixed_length, tree=False),
+            partial(_fixed, "none", drafting, False),
+            predicted=True,
+        )
+    )
     return found + [rehearsal_way(drafting.fixed_length, tree) for tree in shapes]
 
 

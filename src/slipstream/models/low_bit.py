@@ -5,27 +5,24 @@ that is largest without its sign gives the scale. The output's matrix keeps eigh
 are close, and is a small part of the work.
 """
 
-import struct
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from math import prod
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slipstream.errors import UnsupportedModelError
 from slipstream.models.gguf import GgufHeader, TensorInfo
-from slipstream.models.gguf_types import FILE_TYPES, TENSOR_TYPES
+from slipstream.models.gguf_copy import Entry, head, nbytes, pad
+from slipstream.models.gguf_types import FILE_TYPES
+from slipstream.models.tensor_types import bytes_by_type, is_matrix
 
 BLOCK = 32
 CHUNK = 1 << 21
 """Numbers that are converted at once; a multiple of `BLOCK`."""
-ALIGNMENT = 32
 SMALLEST = 1e-30
-_NUMBERS = {tensor_type.name: number for number, tensor_type in TENSOR_TYPES.items()}
 _FILE_TYPE = next(number for number, name in FILE_TYPES.items() if name == "Q4_0")
 
 Numbers = NDArray[np.float32]
@@ -37,26 +34,24 @@ def write_low_bit(header: GgufHeader, destination: Path, progress: Callable[[flo
     header: of a model whose matrices are F32, F16, BF16 or Q8_0, as `read_model_header` gives it
     Raises UnsupportedModelError for other types, OSError where `destination` cannot be written.
     """
-    for tensor in header.tensors:
-        if _is_quantised(tensor) and tensor.type.name not in READERS:
-            raise UnsupportedModelError(
-                f"{header.path.name} has {tensor.type.name} matrices, of which no low-bit copy can be made without "
-                "llama.cpp; use another draft, or a file of 8 or 16 bits."
-            )
+    if (unknown := unreadable_type(header)) is not None:
+        raise UnsupportedModelError(
+            f"{header.path.name} has {unknown} matrices, of which no low-bit copy can be made without llama.cpp; "
+            "use another draft, or a file of 8 or 16 bits."
+        )
     files = [np.memmap(part, np.uint8, "r") for part in header.parts]
-    output_name = max(("output.weight", "token_embd.weight"), key=[one.name for one in header.tensors].count)
-    kinds = [_kind(tensor, output_name) for tensor in header.tensors]
+    kinds = _kinds(header)
     done, whole = 0, max(header.tensor_bytes, 1)
     with destination.open("wb") as output, ThreadPoolExecutor(threads) as pool:
-        output.write(_head(header, kinds))
+        output.write(head(header, _entries(header.tensors, kinds), {"general.file_type": _FILE_TYPE}))
         for tensor, kind in zip(header.tensors, kinds, strict=True):
             source = files[tensor.part][tensor.offset : tensor.offset + tensor.nbytes]
-            _pad(output)
+            pad(output)
             for written in _in_order(pool, _converter(tensor, kind), _chunks(source, tensor), 2 * threads):
                 output.write(written)
             done += tensor.nbytes
             progress(done / whole)
-        _pad(output)
+        pad(output)
 
 
 def _in_order(
@@ -72,9 +67,34 @@ def _in_order(
         yield waiting.popleft().result()
 
 
+def unreadable_type(header: GgufHeader) -> str | None:
+    """A type of matrices from which no copy can be made here; None if there is none."""
+    types = [one.type.name for one in header.tensors if _is_quantised(one)]
+    return next((name for name in types if name not in READERS), None)
+
+
+def planned_types(header: GgufHeader) -> dict[str, int]:
+    """Bytes by tensor type, most first, of the copy that `write_low_bit` would make."""
+    held: Counter[str] = Counter()
+    for entry in _entries(header.tensors, _kinds(header)):
+        held[entry.kind] += nbytes(entry)
+    return dict(held.most_common())
+
+
+def planned_to_fall_back(header: GgufHeader) -> dict[str, int]:
+    """Of these, the bytes of matrices that stay as they are because their rows are no whole blocks."""
+    return bytes_by_type(one for one in header.tensors if is_matrix(one) and not _is_quantised(one))
+
+
 def _is_quantised(tensor: TensorInfo) -> bool:
     """Whether the copy has it in fewer bits: matrices of whole blocks."""
-    return len([size for size in tensor.shape if size > 1]) > 1 and tensor.shape[0] % BLOCK == 0
+    return is_matrix(tensor) and tensor.shape[0] % BLOCK == 0
+
+
+def _kinds(header: GgufHeader) -> list[str]:
+    """The types that all tensors have in the copy."""
+    output_name = max(("output.weight", "token_embd.weight"), key=[one.name for one in header.tensors].count)
+    return [_kind(tensor, output_name) for tensor in header.tensors]
 
 
 def _kind(tensor: TensorInfo, output_name: str) -> str:
@@ -84,42 +104,9 @@ def _kind(tensor: TensorInfo, output_name: str) -> str:
     return "Q8_0" if tensor.name == output_name else "Q4_0"
 
 
-def _head(header: GgufHeader, kinds: Sequence[str]) -> bytes:
-    """Everything before the first tensor: the source's metadata, and where tensors are."""
-    with header.path.open("rb") as file:
-        metadata = bytearray(file.read(header.metadata_end))
-    struct.pack_into("<Q", metadata, 8, len(header.tensors))
-    _restate(metadata, "general.file_type", _FILE_TYPE)
-    _restate(metadata, "split.count", 0)
-    _restate(metadata, "general.alignment", ALIGNMENT)
-    offset, table = 0, bytearray()
-    for tensor, kind in zip(header.tensors, kinds, strict=True):
-        name, shape = tensor.name.encode(), tensor.shape
-        table += struct.pack("<Q", len(name)) + name + struct.pack(f"<I{len(shape)}Q", len(shape), *shape)
-        table += struct.pack("<IQ", _NUMBERS[kind], offset)
-        block = TENSOR_TYPES[_NUMBERS[kind]]
-        offset += _aligned(prod(shape) // block.block_size * block.block_bytes)
-    head = metadata + table
-    return bytes(head + bytes(_aligned(len(head)) - len(head)))
-
-
-def _restate(metadata: bytearray, key: str, value: int) -> None:
-    """Put another whole number in a key's place; nothing is done where it is not stated as one."""
-    name = struct.pack("<Q", len(key)) + key.encode()
-    at = metadata.find(name) + len(name)
-    if at < len(name):
-        return
-    layout = {2: "<H", 3: "<h", 4: "<I", 5: "<i"}.get(struct.unpack_from("<I", metadata, at)[0])
-    if layout is not None:
-        struct.pack_into(layout, metadata, at + 4, value)
-
-
-def _aligned(position: int) -> int:
-    return -(-position // ALIGNMENT) * ALIGNMENT
-
-
-def _pad(output: BinaryIO) -> None:
-    output.write(bytes(_aligned(output.tell()) - output.tell()))
+def _entries(tensors: Iterable[TensorInfo], kinds: Iterable[str]) -> Iterator[Entry]:
+    for tensor, kind in zip(tensors, kinds, strict=True):
+        yield Entry(tensor.name, tensor.shape, kind)
 
 
 def _chunks(source: NDArray[np.uint8], tensor: TensorInfo) -> Iterator[NDArray[np.uint8]]:

@@ -21,6 +21,8 @@ from slipstream.models.fingerprint import fingerprint
 from slipstream.models.paths import config_directory
 from slipstream.models.storage import DENIED, FULL, publish, staging
 
+DRAFTERS = ("none", "suffix", "lowbit", "layers")
+"""What drafts without a file of the user's."""
 REMEDY = "run `slipstream advise --save` again, or delete the file"
 
 
@@ -58,7 +60,7 @@ class Profile:
     @property
     def draft_files(self) -> list[Path]:
         """The draft models' files; none where no model drafts."""
-        return [Path(part) for part in split_draft(self.draft) if part not in ("none", "suffix")]
+        return [Path(part) for part in split_draft(self.draft) if part.partition(":")[0] not in DRAFTERS]
 
     @property
     def missing(self) -> str | None:

@@ -1,7 +1,8 @@
 """The vocabulary of a model, and whether a draft model speaks the same one.
 
-Speculation works on token ids, so an id must mean the same bytes to both models. What is allowed
-is decided here, once:
+A draft model that proposes ids as they are (`draft.ModelDrafter`) must mean by each what the target
+means; any other drafts through the text (`draft.OtherTokenizerDrafter`). What is the same is decided
+here, once:
 
 - Every id that both models have must have the same bytes. One difference refuses the pair.
 - The draft model may have more tokens (rows padded for the hardware, say). `compare` returns the

@@ -15,6 +15,8 @@ from slipstream.policy.probing import FIRST_CREDIT, Probing
 from slipstream.policy.rule import LOOKAHEAD, Rule
 
 DEFAULT_MOST_DRAFTED = 16
+DEFAULT_MOST_PREDICTED = 32
+"""Levels of a draft where a text has a prediction: on machines to which rows are cheap as many are worth it."""
 SIBLINGS = 3
 """Nodes below one parent, where the target takes trees."""
 SIBLING_GAIN = 0.3
@@ -104,7 +106,7 @@ class AdaptivePolicy:
     trees:  whether the target takes them
     bank:   what may be lost
     tries:  seconds that tries of drafters which did not pay may take already
-    most:   most levels of a draft
+    most:   most levels of a draft; `most_predicted`: of one for a text that has a prediction, None is as many
     most_rows: rows that the target takes in one forward
     timer:  a simulation has one of its own
     on_close: called once, to keep what was learned
@@ -122,6 +124,7 @@ class AdaptivePolicy:
         tries: float = FIRST_CREDIT,
         acceptance: Acceptance | None = None,
         most: int = DEFAULT_MOST_DRAFTED,
+        most_predicted: int | None = None,
         most_rows: int = MOST_ROWS,
         timer: Callable[[], float] = perf_counter,
         on_close: Callable[["AdaptivePolicy"], None] | None = None,
@@ -137,6 +140,7 @@ class AdaptivePolicy:
         """Those of the last round; none before the first."""
         self._trees = trees
         self._most = min(most, MOST_ROWS - 1)
+        self._most_predicted = self._most if most_predicted is None else min(most_predicted, MOST_ROWS - 1)
         self._most_rows = min(most_rows, MOST_ROWS)
         self._timer = timer
         self._on_close = on_close
@@ -173,7 +177,7 @@ class AdaptivePolicy:
             return
         asked = self._in_turn()
         for index, drafter in enumerate(drafters):
-            if drafter.free and (growths := self._growths(index, asked, 1)):
+            if drafter.free and (growths := self._free_growths(index, asked)):
                 started = self._timer()
                 yield Step(index, growths)
                 self._spent += self._timer() - started
@@ -198,8 +202,11 @@ class AdaptivePolicy:
         rate = self._tokens / self._time if self._time > 0 else 0.0
         worth = SHARED_WORTH if count >= CROWD else 1.0
         self._rule = Rule(self.costs, count, rate, self._sample, self._most_rows, beside, worth)
-        most = min(self._most, self._most_rows - count - beside)
-        self._limits = [min(most, sequence.draft_limit) for sequence in sequences] if most > 0 else []
+        room = self._most_rows - count - beside
+        self._limits = [min(self._most_for(one), room, one.draft_limit) for one in sequences] if room > 0 else []
+
+    def _most_for(self, sequence: SequenceView) -> int:
+        return self._most_predicted if sequence.prediction else self._most
 
     def _wants_plain(self) -> bool:
         """Now and then a round without drafts, for what a plain one takes is what all gain is counted from.
@@ -235,11 +242,23 @@ class AdaptivePolicy:
                 growths.append(Growth(self._sequences[i], draft, limit, siblings))
         return growths
 
+    def _free_growths(self, index: int, which: Sequence[int]) -> list[Growth]:
+        """What a free drafter is asked for, in its one step; which of its nodes are verified is decided afterwards."""
+        siblings = SIBLINGS if self._trees else 1
+        return [
+            Growth(self._sequences[i], self._proposals[i][index].draft, self._limits[i], siblings)
+            for i in which
+            if self._limits[i] > 0
+        ]
+
     def _rate(self, index: int, which: Sequence[int]) -> list[int]:
         """Rate what a drafter added; returns the sequences whose drafts grew."""
         grown, rate = [], self.acceptance.rate
         for i in which:
             proposal = self._proposals[i][index]
+            sources = proposal.draft.sources
+            if sources and sources[0] != self.drafters[index].name:  # it asked another one
+                proposal.form = self.acceptance.form(sources[0], self._sequences[i].id)
             rate(proposal.draft, len(proposal.reached), proposal.form)
             if proposal.take_in():
                 grown.append(i)

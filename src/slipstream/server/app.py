@@ -32,13 +32,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class Doors:
     """Who may come in.
 
-    api_key:      None for everybody
+    api_key:      None for everybody; of several, each is a user of its own
     cors_origins: sites whose pages may ask; none by default
     hosts:        names by which the server may be called, empty for any: on a loopback address a page of somebody
                   else's that points its name there must not get in
     """
 
-    api_key: str | None = None
+    api_key: str | Sequence[str] | None = None
     cors_origins: Sequence[str] = ()
     hosts: Sequence[str] = ()
 

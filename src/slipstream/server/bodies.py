@@ -12,6 +12,10 @@ from slipstream.server.errors import ApiError, first_problem, parsed
 READ_TIMEOUT = 30.0
 """Seconds within which a body must have come."""
 
+MOST_IGNORED = 1 << 26
+"""Bytes beyond the limit that are read where the connection ends with the answer: closed with something unread it is
+reset, and the client, which is still sending, never sees what was wrong."""
+
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -37,10 +41,14 @@ async def body_of(request: Request, model: type[Model], most: int) -> Model:
 
 
 async def _read(request: Request, most: int) -> bytes:
+    closes = request.scope["http_version"] == "1.0" or "close" in request.headers.get("connection", "").lower()
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
-        if size > most:
-            raise ApiError(413, f"The request is larger than {most:,} bytes; send a shorter one.")
-        parts.append(part)
+        if size <= most:
+            parts.append(part)
+        elif not closes or size > most + MOST_IGNORED:
+            break
+    if size > most:
+        raise ApiError(413, f"The request is larger than {most:,} bytes; send a shorter one.")
     return b"".join(parts)

@@ -12,7 +12,7 @@ from slipstream.engine import Completion, GenerationOptions, Token
 from slipstream.engine.options import Prompt
 from slipstream.server.answers import Answers, while_connected
 from slipstream.server.bodies import body_of
-from slipstream.server.identity import new_id
+from slipstream.server.identity import new_id, user_of
 from slipstream.server.requests import ChatRequest
 from slipstream.server.response_format import with_format
 from slipstream.server.service import Service, finish_reason
@@ -43,7 +43,9 @@ class Chat:
         asked = await body_of(request, ChatRequest, self._service.limits.body)
         self._service.worker.require_room(asked.choices)
         plan = await run_in_threadpool(self._plan, asked)
-        answers = await self._service.begin([plan.prompt], plan.options, asked.choices, since=since)
+        answers = await self._service.begin(
+            [plan.prompt], plan.options, asked.choices, since=since, user=user_of(request)
+        )
         head = {"id": new_id("chatcmpl"), "created": self._service.now, "model": self._service.name}
         if asked.stream:
             return event_stream(self._events(asked, answers, head, plan), self._service.limits.patience, answers.cancel)

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from slipstream.engine import Token
 from slipstream.server.answers import Answers, while_connected
 from slipstream.server.bodies import body_of
-from slipstream.server.identity import new_id
+from slipstream.server.identity import new_id, user_of
 from slipstream.server.requests import CompletionRequest
 from slipstream.server.response_format import with_format
 from slipstream.server.service import Service, finish_reason
@@ -31,7 +31,7 @@ class Completions:
         asked = await body_of(request, CompletionRequest, self._service.limits.body)
         self._service.worker.require_room(len(asked.prompts) * asked.choices)
         options = await run_in_threadpool(with_format, asked.options(), asked.response_format)
-        answers = await self._service.begin(asked.prompts, options, asked.choices, since=since)
+        answers = await self._service.begin(asked.prompts, options, asked.choices, since=since, user=user_of(request))
         head = {
             "id": new_id("cmpl"),
             "object": "text_completion",

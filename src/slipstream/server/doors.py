@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from time import perf_counter
 from urllib.parse import urlsplit
 
@@ -13,8 +13,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slipstream.errors import BusyError
 from slipstream.server.errors import ApiError, failure, response
+from slipstream.server.identity import USER, user_named
 from slipstream.server.log import FIELDS
 from slipstream.server.metrics import Metrics
+from slipstream.server.streams import last_event
 
 OPEN_PATHS = ("/", "/health", "/v1/health")
 OPEN_FOLDERS = ("/static/",)
@@ -33,23 +35,25 @@ class AccessLog:
         if scope["type"] != "http":
             await self._app(scope, _to_the_end(receive), send)
             return
-        started, status = perf_counter(), 0
+        started, status, streams = perf_counter(), 0, False
         name = f"req-{secrets.token_hex(8)}"
 
         async def sending(message: Message) -> None:
-            nonlocal status
+            nonlocal status, streams
             if message["type"] == "http.response.start":
-                status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID] = name
+                status, headers = message["status"], MutableHeaders(scope=message)
+                headers[REQUEST_ID] = name
+                streams = headers.get("content-type", "").startswith("text/event-stream")
             await send(message)
 
         try:
             await self._app(scope, receive, sending)
         except asyncio.CancelledError:  # the server stops and does not wait any longer
+            ended = BusyError("The server was shut down before this text was complete.")
             if not status:
-                await response(BusyError("The server was shut down before this text was complete."))(
-                    scope, receive, sending
-                )
+                await response(ended)(scope, receive, sending)
+            elif streams:  # whole events have been sent, and one more fits
+                await send({"type": "http.response.body", "body": last_event(ended)})
         except Exception:
             _logger.exception("%s failed.", name)
             if not status:
@@ -83,15 +87,18 @@ def _to_the_end(receive: Receive) -> Receive:
 class Doorkeeper:
     """Lets in who has the key, if there is one, and keeps out pages of other sites, which a browser would let ask.
 
-    key:     what "Authorization: Bearer" must carry, None for no key
+    key:     what "Authorization: Bearer" must carry, None for no key; of several, any. Who has which is the request's
+             user (`identity.user_of`)
     origins: whose pages may ask besides the server's own
     hosts:   names by which it may be called, empty for any; "*.example.org" is any name below that one
     """
 
     def __init__(
-        self, app: ASGIApp, key: str | None, origins: Collection[str] = (), hosts: Collection[str] = ()
+        self, app: ASGIApp, key: str | Sequence[str] | None, origins: Collection[str] = (), hosts: Collection[str] = ()
     ) -> None:
-        self._app, self._key, self._origins = app, key, frozenset(origins)
+        self._app, self._origins = app, frozenset(origins)
+        given = () if key is None else (key,) if isinstance(key, str) else tuple(key)
+        self._keys = [(one.encode(), user_named(one)) for one in given]
         self._hosts = tuple(host.lower().strip("[]") for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,10 +118,14 @@ class Doorkeeper:
         origin = headers.get("origin")
         if origin is not None and not self._is_welcome(origin, headers.get("host", "")):
             return ApiError(403, "Pages of other sites may not ask this server; allow theirs with --cors-origin.")
-        if self._key is None or path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
+        if not self._keys or path in OPEN_PATHS or path.startswith(OPEN_FOLDERS):
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip(" \t").encode("latin-1"), self._key.encode()):
+        sent = given.strip(" \t").encode("latin-1")
+        # all of them, so that the time does not tell which it is
+        users = [user for key, user in self._keys if hmac.compare_digest(sent, key)]
+        if scheme.lower() == "bearer" and users:
+            scope[USER] = users[0]
             return None
         problem = "is wrong" if given else "is missing"
         return ApiError(401, f"The API key {problem}; send it as Authorization: Bearer KEY.", code="invalid_api_key")

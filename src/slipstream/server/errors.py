@@ -95,12 +95,17 @@ _MOST_TOLD = 100
 def first_problem(error: ValidationError) -> ApiError:
     """What is wrong, in a sentence that names the field; of several things the one that we said ourselves."""
     problems = error.errors(include_url=False, include_input=False)
-    problem = next((one for one in problems if one["type"] == "value_error"), problems[0])
+    # of the members of a union the one that was meant: it got further than to find another kind of value
+    problem = max(
+        problems, key=lambda one: (one["type"] == "value_error", not one["type"].endswith("_type"), len(one["loc"]))
+    )
     # between fields and indices pydantic names the member of a union that it tried
     parts = [str(part) for part in problem["loc"]]
     named = [part for part in parts if part not in _KINDS and "[" not in part and "-" not in part]
     place = ".".join(named)[:_MOST_TOLD]
     message = problem["msg"].removeprefix("Value error, ").rstrip(".")
+    if problem["type"] in ("model_type", "dict_type"):
+        message = "Input should be an object"  # pydantic speaks of Python's
     return ApiError(400, f"{place}: {message}." if place else f"{message}.", param=place or None)
 
 

@@ -14,7 +14,7 @@ from slipstream.errors import SlipstreamError
 from slipstream.server.answers import Answers, while_connected
 from slipstream.server.bodies import body_of
 from slipstream.server.errors import error_body
-from slipstream.server.identity import new_id
+from slipstream.server.identity import new_id, user_of
 from slipstream.server.requests import ResponsesRequest
 from slipstream.server.response_format import with_format
 from slipstream.server.service import Service
@@ -37,7 +37,7 @@ class Responses:
         asked = await body_of(request, ResponsesRequest, self._service.limits.body)
         self._service.worker.require_room(1)
         options = await run_in_threadpool(with_format, asked.options(), asked.response_format)
-        answers = await self._service.begin([asked.messages], options, since=since)
+        answers = await self._service.begin([asked.messages], options, since=since, user=user_of(request))
         head = self._head(asked)
         if asked.stream:
             return event_stream(self._events(asked, answers, head), self._service.limits.patience, answers.cancel)

@@ -51,6 +51,7 @@ class Service:
     """One model behind the API.
 
     name:  what the model is called in answers
+    shared: whether drafters may learn from one user's texts for another's
     clock: seconds since 1970, for "created"
     """
 
@@ -59,11 +60,13 @@ class Service:
         worker: Worker,
         limits: Limits = Limits(),
         *,
+        shared: bool = False,
         clock: Callable[[], float] = time,
     ) -> None:
         self.worker = worker
         self.limits = limits
         self.name = worker.engine.target.name.removesuffix(".gguf")
+        self._shared = shared
         self._clock = clock
         self.started = self.now
         self.spelling = lru_cache(REMEMBERED)(self._spelling)
@@ -81,12 +84,14 @@ class Service:
         return int(self._clock())
 
     async def begin(
-        self, prompts: Sequence[Prompt], options: GenerationOptions, choices: int = 1, *, since: float
+        self, prompts: Sequence[Prompt], options: GenerationOptions, choices: int = 1, *, since: float, user: str
     ) -> Answers:
         """Check and queue a request: `choices` answers to each prompt. Raises SlipstreamError, BusyError among it.
 
         since: when it came, on the clock of `time.monotonic`
+        user:  who asks
         """
+        options = {**options, "scope": "" if self._shared else user}
         self.worker.require_room(len(prompts) * choices)
         generations = await run_in_threadpool(self._prepare, prompts, options, choices)
         return Answers(self.worker, generations, since, self.limits.timeout)

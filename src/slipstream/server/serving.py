@@ -205,7 +205,9 @@ def say(text: str) -> None:
         sys.stderr.flush()
 
 
-def new_service(engine: Engine, metrics: Metrics, limits: Limits, *, parallel: int, queue: int) -> Service:
+def new_service(
+    engine: Engine, metrics: Metrics, limits: Limits, *, parallel: int, queue: int, shared: bool = False
+) -> Service:
     """The engine on a thread of its own, which `metrics` counts. Closing the service's worker closes the engine."""
     worker = Worker(
         engine,
@@ -215,7 +217,7 @@ def new_service(engine: Engine, metrics: Metrics, limits: Limits, *, parallel: i
         on_first=metrics.on_first,
         on_end=metrics.on_end,
     )
-    return Service(worker, limits)
+    return Service(worker, limits, shared=shared)
 
 
 def run_server(
@@ -226,15 +228,17 @@ def run_server(
     *,
     parallel: int,
     queue: int,
+    shared: bool = False,
     announce: Callable[[str], None] = say,
 ) -> None:
     """Serve on a bound socket until a signal ends it. The engine is closed, whatever happens.
 
+    shared:   whether drafters may learn from one user's texts for another's
     announce: is told the address when it listens
     """
     with engine:
         metrics = Metrics()
-        service = new_service(engine, metrics, limits, parallel=parallel, queue=queue)
+        service = new_service(engine, metrics, limits, parallel=parallel, queue=queue, shared=shared)
         try:
             server = new_server(create_app(service, metrics, doors), limits.patience)
             address = Address(*listener.getsockname()[:2])

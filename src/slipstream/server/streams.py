@@ -57,5 +57,10 @@ async def _framed(events: AsyncIterator[Mapping[str, Any] | str]) -> AsyncIterat
         yield {"data": dumped(error_body(error)[1])}
 
 
+def last_event(error: SlipstreamError) -> bytes:
+    """An error as it is written at the end of a stream."""
+    return f"data: {dumped(error_body(error)[1])}\n\n".encode()
+
+
 def _kind(event: Mapping[str, Any] | str) -> dict[str, str]:
     return {} if isinstance(event, str) or "type" not in event else {"event": event["type"]}

@@ -93,8 +93,8 @@ class Utilities:
             raise ApiError(400, f"tokens: ids must be between 0 and {vocabulary.size - 1}.", param="tokens")
 
         def spell() -> bytes:
-            text = b"".join([vocabulary.token_bytes(token) for token in asked.tokens]).decode("utf-8", "replace")
-            return rendered({"content": text})
+            pieces = [vocabulary.token_bytes(token) or vocabulary.token_name(token).encode() for token in asked.tokens]
+            return rendered({"content": b"".join(pieces).decode("utf-8", "replace")})
 
         answer = await to_thread.run_sync(spell, limiter=self._one_at_a_time)
         return Response(answer, media_type="application/json")

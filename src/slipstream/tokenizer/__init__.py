@@ -3,7 +3,8 @@
 `load_tokenizer` reads, builds and keeps; the `Tokenizer` it gives implements `core.protocols.Vocabulary`.
 """
 
+from slipstream.tokenizer.overlap import Overlap, overlap
 from slipstream.tokenizer.text import Detokenizer, encoded
 from slipstream.tokenizer.tokenizer import Tokenizer, load_tokenizer
 
-__all__ = ["Detokenizer", "Tokenizer", "encoded", "load_tokenizer"]
+__all__ = ["Detokenizer", "Overlap", "Tokenizer", "encoded", "load_tokenizer", "overlap"]

@@ -93,6 +93,29 @@ def test_truncate_forgets_what_is_held(model: NativeModel) -> None:
     assert same_bits(*drafts)
 
 
+def test_who_held_rows_can_tell_whether_they_are_still_there(model: NativeModel) -> None:
+    session = model.open_session()
+    feed(model, session, [40, 41])
+    seen: list[object] = []
+    for token in (50, 51):
+        model.forward([Segment(session, [token])], layers=[0])
+        session.hold([0])
+        assert session.held is not None
+        assert session.held is session.held
+        seen.append(session.held)
+    assert seen[0] is not seen[1]
+    model.forward([Segment(session, [52])])
+    assert session.held is None
+    model.forward([Segment(session, [53])], layers=[0])
+    assert session.held is None, "computed and not held"
+    session.hold([0])
+    assert session.held not in (*seen, None)
+    session.truncate(2)
+    assert session.held is None
+    session.close()
+    assert session.held is None
+
+
 def test_truncate_after_a_forward_forgets_its_rows(model: NativeModel) -> None:
     session = model.open_session()
     model.forward([Segment(session, [40])])

@@ -31,6 +31,20 @@ def test_conversations_survive_a_reload(visit: Visit) -> None:
     expect(visit.answers.last).to_contain_text("steers into the fall")
 
 
+def test_two_tabs_do_not_overwrite_each_other_s_turns(visit: Visit) -> None:
+    visit.ask("One")
+    other = visit.context.new_page()
+    other.goto(visit.address)
+    expect(other.get_by_role("article", name="Answer")).to_have_count(1)
+    visit.ask("Two")
+    expect(other.get_by_role("article", name="Answer").last).to_contain_text("You said: Two")
+    other.locator("#prompt").fill("Three")
+    other.locator("#prompt").press("Enter")
+    expect(visit.answers.last).to_contain_text("You said: Three")
+    visit.page.reload()
+    expect(visit.page.locator(".said")).to_have_text(["One", "Two", "Three"])
+
+
 def test_conversations_can_be_renamed_and_deleted(visit: Visit) -> None:
     visit.ask("One")
     entry = visit.page.locator("#conversations li")

@@ -43,6 +43,20 @@ def test_everything_can_be_done_by_keyboard_and_the_focus_is_visible(visit: Visi
     expect(visit.prompt).to_be_focused()
 
 
+def test_the_focus_goes_on_with_the_answer_that_takes_another_s_place(visit: Visit) -> None:
+    visit.ask("One")
+    visit.page.get_by_role("button", name="Regenerate").press("Enter")
+    visit.wait_until(lambda: len(visit.api.requests) == 2)
+    expect(visit.answers.last).to_be_focused()
+    visit.page.get_by_role("button", name="Edit").press("Enter")
+    visit.page.keyboard.press("Enter")
+    visit.wait_until(lambda: len(visit.api.requests) == 3)
+    expect(visit.answers.last).to_be_focused()
+    visit.page.keyboard.press("Tab")
+    visit.ask("Two")
+    expect(visit.prompt).to_be_focused()
+
+
 def test_the_drawer_of_a_phone_opens_and_closes_by_keyboard(visit_page: Opener) -> None:
     visit = visit_page(width=PHONE)
     menu = visit.page.get_by_role("button", name="Conversations and parameters")

@@ -71,3 +71,25 @@ def test_chat_and_race_do_not_disturb_each_other(visit: Visit) -> None:
     visit.page.get_by_role("button", name="Start the race").click()
     expect(visit.page.locator("#verdict")).to_contain_text("Stop it first.")
     assert len(visit.api.requests) == 1
+
+
+def test_a_replay_keeps_nobody_from_chatting(visit: Visit) -> None:
+    visit.page.get_by_role("link", name="Race").click()
+    visit.page.get_by_role("button", name="Start the race").click()
+    expect(visit.page.locator("#verdict")).to_contain_text("Identical: all")
+    visit.page.evaluate("() => { window.requestAnimationFrame = () => 0 }")  # a replay that has no end
+    visit.page.get_by_role("button", name="Replay together").click()
+    visit.page.get_by_role("link", name="Chat").click()
+    visit.send(QUESTION)
+    visit.wait_until(lambda: len(visit.api.requests) == 3)
+    expect(visit.page.locator("#notices")).to_be_empty()
+
+
+def test_the_focus_stays_with_the_buttons_of_a_race(visit_page: Opener, api: FakeApi) -> None:
+    api.held.add(QUESTION)
+    visit = visit_page(path="/#race")
+    visit.page.get_by_label("Prompt", exact=True).fill(QUESTION)
+    visit.page.get_by_role("button", name="Start the race").press("Enter")
+    expect(visit.page.get_by_role("button", name="Stop")).to_be_focused()
+    visit.page.keyboard.press("Escape")
+    expect(visit.page.get_by_role("button", name="Start the race")).to_be_focused()

@@ -34,6 +34,11 @@ class LlamaCppSession:
         return len(self._tokens)
 
     @property
+    def held(self) -> object | None:
+        """Never anything: llama.cpp has no layer subsets."""
+        return None
+
+    @property
     def is_open(self) -> bool:
         return self.sequence >= 0 and self._model.is_open
 

@@ -19,11 +19,17 @@ class NativeSession:
     def __init__(self, model: "NativeModel", number: int) -> None:
         self.number = number
         self._model = model
+        self._held: object | None = None
 
     @property
     def length(self) -> int:
         """Committed tokens in the KV cache."""
         return self._model.native.length(self.number) if self.is_open else 0
+
+    @property
+    def held(self) -> object | None:
+        """What is held: another object after every `hold`, None when it is gone."""
+        return self._held if self.is_open and self._model.native.used(self.number) > self.length else None
 
     @property
     def is_open(self) -> bool:
@@ -41,6 +47,7 @@ class NativeSession:
         """Keep these rows of a forward through a layer subset, for the next such forward."""
         self._require_open()
         self._model.native.hold(self.number, path)
+        self._held = object()
 
     def truncate(self, length: int) -> None:
         """Forget all but the first `length` committed tokens, and everything held."""

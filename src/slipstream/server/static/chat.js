@@ -48,6 +48,11 @@ export class Chat {
     return this.#running !== null;
   }
 
+  /** Another tab has changed this conversation: goes on with its turns. An answer that is being written goes first. */
+  refresh(conversation) {
+    if (!this.isRunning) this.open(conversation);
+  }
+
   open(conversation) {
     this.stop();
     for (const turn of conversation.turns) {
@@ -104,6 +109,8 @@ export class Chat {
     this.#showAll();
     this.#onState();
     const view = this.#views.at(-1);
+    // Regenerate, or the message that was edited, had the focus and is gone: go on beside what has taken its place.
+    if (document.activeElement === document.body) view.element.focus({ preventScroll: true });
     view.begin();
     await fill(turn, answer, chatChunks(body, running.signal), () => {
       view.grow();

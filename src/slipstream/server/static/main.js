@@ -69,6 +69,7 @@ function submit() {
   const prompt = byId("prompt");
   const text = prompt.value.trim();
   if (!text || chat.isRunning) return;
+  race.endReplay();
   if (race.isRunning) {
     notify("busy", "A race is running. Wait for its end, or stop it first.");
     return;
@@ -130,6 +131,12 @@ function listen() {
   });
   addEventListener("hashchange", showView);
   addEventListener("pagehide", () => chat.keep());
+  addEventListener("storage", ({ key }) => {
+    const { id } = chat.conversation;
+    const stored = store.changedElsewhere(key, id);
+    if (stored) chat.refresh(stored);
+    sidebar.show();
+  });
 }
 
 byId("examples").append(

@@ -77,7 +77,12 @@ export class AnswerMessage {
     this.#onRegenerate = onRegenerate;
     this.#markdown = new MarkdownView(toHtml);
     this.#tokens.append(turn.tokens);
-    this.element = element("article", { className: "message answer", "aria-label": "Answer" }, this.#body, this.#footer);
+    this.element = element(
+      "article",
+      { className: "message answer", "aria-label": "Answer", tabIndex: -1 },
+      this.#body,
+      this.#footer,
+    );
     this.showAs(asTokens);
     if (turn.figures) this.complete();
   }

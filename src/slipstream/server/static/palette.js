@@ -2,7 +2,14 @@
 
 import { element } from "./dom.js";
 
-const NAMES = { "": "the model itself", suffix: "suffix lookup", model: "draft model", grammar: "grammar" };
+const NAMES = {
+  "": "the model itself",
+  suffix: "suffix lookup",
+  corpus: "earlier texts",
+  recycling: "token recycling",
+  model: "draft model",
+  grammar: "grammar",
+};
 const MARKS = 6;
 const marks = new Map([
   ["", 0],

@@ -16,6 +16,7 @@ export class Race {
   #parameters;
   #mayStart;
   #running = null; // AbortController
+  #replaying = false;
   #lanes = [];
 
   /** mayStart: false while something else keeps the model busy, which would spoil the times */
@@ -36,6 +37,13 @@ export class Race {
 
   stop() {
     this.#running?.abort();
+  }
+
+  /** A replay keeps nobody from asking: the model does nothing for it. */
+  endReplay() {
+    if (!this.#replaying) return;
+    this.stop();
+    this.#ended();
   }
 
   #start(prompt) {
@@ -66,6 +74,7 @@ export class Race {
 
   /** Shows both answers again, at the same time and as fast as they came. */
   async #replay(signal) {
+    this.#replaying = true;
     const start = performance.now();
     let complete = false;
     while (!complete) {
@@ -95,16 +104,23 @@ export class Race {
     } catch (error) {
       showVerdict(error.name === "AbortError" ? "Stopped before the end." : error.message, "bad");
     } finally {
-      this.#running = null;
-      this.#showState();
+      this.#ended();
     }
   }
 
+  #ended() {
+    this.#running = null;
+    this.#replaying = false;
+    this.#showState();
+  }
+
   #showState() {
+    const had = [byId("race-start"), byId("race-stop"), byId("race-replay")].includes(document.activeElement);
     byId("race-start").hidden = this.isRunning;
     byId("race-stop").hidden = !this.isRunning;
     const complete = this.#lanes.length > 0 && this.#lanes.every((lane) => lane.isComplete);
     byId("race-replay").hidden = this.isRunning || !complete;
+    if (had) byId(this.isRunning ? "race-stop" : "race-start").focus(); // a button that is hidden loses the focus
   }
 }
 

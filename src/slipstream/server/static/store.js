@@ -39,6 +39,11 @@ export class Store {
     return stored && { ...stored, turns: stored.turns.map(unpacked) };
   }
 
+  /** The conversation with this id if `key`, which another tab has written to, is its entry; otherwise null. */
+  changedElsewhere(key, id) {
+    return key === CONVERSATION + id ? this.load(id) : null;
+  }
+
   save(conversation) {
     const { id, title, updated } = conversation;
     if (this.#removed.has(id)) return; // an answer that was on its way when its conversation was deleted
