@@ -94,8 +94,8 @@ class SuffixDrafter(BaseDrafter):
     """Proposes what followed the longest earlier occurrence of the newest tokens, in the text or in the corpus.
 
     Occurrences vote on each next token with the length of their match, the newest winning ties; those that
-    disagree with the vote drop out, or begin a branch where the target takes trees. The draft is as long as the match:
-    two tokens in common say little. Where nothing matches another drafter is asked.
+    disagree with the vote drop out, or begin a branch where the corpus votes and the target takes trees. The draft is
+    as long as the match: two tokens in common say little. Where nothing matches another drafter is asked.
 
     corpus:    texts that were said before; each text sees those of its own scope, and is added to them at its end
     otherwise: drafts where nothing matches; closed with this one
@@ -168,11 +168,14 @@ class _Ballot:
 
     def __init__(self, growth: Growth, tokens: Sequence[int]) -> None:
         self._growth, self._draft, self._tokens = growth, growth.draft, tokens
+        self._branches = False
         self._branch: tuple[int, int, list[Voter], list[int]] | None = None
 
     def draw(self, voters: list[Voter]) -> None:
         """The main chain, and then the way of those who lost the first vote that was not clear."""
         longest = max([voter.length for voter in voters])
+        # among the text's own occurrences alone branches did not pay (recorded answers, simulated time)
+        self._branches = self._growth.siblings > 1 and voters[0].place < 0
         self._follow(voters, [], ROOT, min(self._growth.limit, longest))
         if self._branch is not None:
             node, length, others, drafted = self._branch
@@ -194,7 +197,7 @@ class _Ballot:
             parent, node = node, self._add(token, node, voters, weight / total)
             if main:
                 draft.tip = node
-                if parties and growth.siblings > 1:
+                if parties and self._branches:
                     self._second(parties, parent, total, drafted)
             drafted = [*drafted, token]
 
