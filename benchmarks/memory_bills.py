@@ -55,6 +55,9 @@ CASES = {
     "lowbit": Case("wide F16", "lowbit"),
     "draft model": Case("wide Q4_0", "{SmolLM2-135M Q4_0}"),
     "suffix": Case("wide Q4_0", "suffix"),
+    "recycling": Case("wide Q4_0", "recycling"),
+    "layers": Case("wide Q4_0", "layers"),
+    "another vocabulary": Case("wide Q4_0", "{Gemma 3 270M Q4_K_M}"),
     "prediction": Case("wide Q4_0", "none", predicted=True),
 }
 """One line for each drafter that has a name, and for what drafts without one."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import count
-from pathlib import Path
 
 from slipstream.core.params import SamplingParams
 from slipstream.core.protocols import Constraint, Session
@@ -41,8 +40,3 @@ def accept_first(draft: Draft, accepted: int) -> Verdict:
     """The verdict that a chain's first `accepted` tokens were right, and the next was not."""
     commits = [Commit(draft.tokens[node], node, draft.sources[node], "", None) for node in range(accepted)]
     return Verdict([*commits, Commit(-1, None, "", "", None)], min(accepted + 1, len(draft)))
-
-
-def resident() -> int:
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

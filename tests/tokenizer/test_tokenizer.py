@@ -98,7 +98,15 @@ def test_no_text_has_fewer_tokens_than_the_least(tmp_path: Path) -> None:
         plain(tmp_path / "d.gguf", "gemma4", eos_token_id=275, bos_token_id=3),
         without_controls(tmp_path / "e.gguf"),
     ]
-    texts = [*lines(["<|x|>", "ab"], 500), "<|x|>" + " " * 1000, "\x01" * 1000, "<|x|>" * 50, "th" * 1000, ""]
+    texts = [
+        *lines(["<|x|>", "ab"], 500),
+        "<|x|>" + " " * 1000,
+        "▁" * 1000,
+        "\x01" * 1000,
+        "<|x|>" * 50,
+        "th" * 1000,
+        "",
+    ]
     for header in headers:
         ours = load_tokenizer(header)
         for text in texts:

@@ -106,6 +106,8 @@ class Tokenizer(Detokenizer):
         """A number of tokens that `text` has at least: no token stands for more bytes than the longest one."""
         fragments = self._special.cut(text, parse_special=parse_special)
         ordinary = [fragment for fragment in fragments if isinstance(fragment, str)]
+        if not self._byte_level:  # a blank that is written out is one byte of a token
+            ordinary = [part.replace(BLANK, " ") for part in ordinary]
         size = sum(len(part.encode(errors="replace").translate(None, self._lost)) for part in ordinary)
         return len(fragments) - len(ordinary) + -(-size // self._longest)
 
