@@ -84,7 +84,7 @@ def test_the_bill(target: Path, tmp_path: Path) -> None:
         (drafter,) = engine.drafters
         assert drafter.model is not None
         assert engine.memory()["drafter"] == drafter.model.memory()
-        bill = memory_bill(engine.draft_models, 1000)
+        bill = memory_bill(engine.drafters, 1000)
         assert bill.total == drafter.model.memory()
         assert 0 < bill.kv_cache < bill.total
         assert bill.context == 256

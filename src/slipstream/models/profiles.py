@@ -21,7 +21,7 @@ from slipstream.models.fingerprint import fingerprint
 from slipstream.models.paths import config_directory
 from slipstream.models.storage import DENIED, FULL, publish, staging
 
-DRAFTERS = ("none", "suffix", "lowbit", "layers")
+DRAFTERS = ("none", "suffix", "recycling", "lowbit", "layers")
 """What drafts without a file of the user's."""
 REMEDY = "run `slipstream advise --save` again, or delete the file"
 
