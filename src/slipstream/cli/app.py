@@ -18,6 +18,7 @@ from slipstream.cli.report import report
 from slipstream.cli.run import run
 from slipstream.cli.serve import serve
 from slipstream.cli.settings import Settings
+from slipstream.cli.train_drafter import train_drafter
 from slipstream.cli.verify import verify
 from slipstream.errors import SlipstreamError, StorageError
 
@@ -28,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (run, chat, serve, pull, models, bench, report, advise, verify):
+for command in (run, chat, serve, pull, models, bench, report, advise, verify, train_drafter):
     app.command()(command)
 
 

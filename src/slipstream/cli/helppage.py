@@ -27,7 +27,8 @@ def page() -> str:
     sections = [HEAD, _section("slipstream", top)]
     for command in app.registered_commands:
         assert command.callback is not None
-        sections.append(_section(f"slipstream {command.callback.__name__}", command.callback))
+        name = command.callback.__name__.replace("_", "-")  # as typer spells it
+        sections.append(_section(f"slipstream {name}", command.callback))
     sections.append("## Options of `run` and `chat`\n\n" + _tables(_rows(Settings)))
     rows = [f"| `{name} {command.argument}".rstrip() + f"` | {command.help} |" for name, command in COMMANDS.items()]
     sections.append("\n".join(["## In a chat", "", "| Line | What it does |", "|---|---|", *rows]) + "\n")
