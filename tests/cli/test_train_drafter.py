@@ -16,7 +16,9 @@ def documents(home: Path) -> Path:
     folder = home / "documents"
     folder.mkdir()
     for number in range(12):
-        (folder / f"{number:02}.txt").write_text(f"Chapter {number}. " + f"The thing and the other thing {number}. " * 5)
+        (folder / f"{number:02}.txt").write_text(
+            f"Chapter {number}. " + f"The thing and the other thing {number}. " * 5
+        )
     return folder
 
 

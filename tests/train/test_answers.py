@@ -17,7 +17,12 @@ def nothing(*_: object) -> None:
 
 
 def made(
-    engine: Engine, recipe: Recipe, folder: Path, source: Source | None = None, tokens: int | None = None, **more: object
+    engine: Engine,
+    recipe: Recipe,
+    folder: Path,
+    source: Source | None = None,
+    tokens: int | None = None,
+    **more: object,
 ) -> list[Shard]:
     limits = Limits(recipe.tokens if tokens is None else tokens)
     arguments = {"progress": nothing, "say": nothing} | more

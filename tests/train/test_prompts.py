@@ -41,7 +41,7 @@ def test_documents_become_tasks_and_one_in_ten_is_held_back(tmp_path: Path) -> N
         (tmp_path / f"doc{number:02}.md").write_text(f"# Chapter {number}\n\n" + f"Number {number} is a number. " * 12)
     source = own_source([tmp_path], 0)
     assert len(source.held_out) == 3
-    asks = [source.ask(number) for number in range(source.count or 0)]
+    asks = [source.ask(number) for number in range(source.texts or 0)]
     assert len(asks) == 27 * REPEATS + 27
     held = [prompt.messages[0]["content"] for prompt in source.held_out]
     for ask in asks:
@@ -54,7 +54,7 @@ def test_prompts_of_a_file_keep_their_kinds(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
     source = own_source([tmp_path / "prompts.jsonl"], 0)
     assert len(source.held_out) == 2
-    assert {source.ask(number).kind for number in range(source.count or 0)} == {"sql"}
+    assert {source.ask(number).kind for number in range(source.texts or 0)} == {"sql"}
 
 
 def test_other_files_are_another_source(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ def compute(one: Text) -> States:
     return States(hidden, np.full(len(one.tokens), one.seed, np.float32), one.tokens.copy())
 
 
-def store(folder: Path, limit: int = 10**9, said: list[str] | None = None, calls: list[int] | None = None) -> StateStore:
+def store(
+    folder: Path, limit: int = 10**9, said: list[str] | None = None, calls: list[int] | None = None
+) -> StateStore:
     def counted(one: Text) -> States:
         if calls is not None:
             calls.append(one.seed)

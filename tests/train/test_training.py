@@ -81,7 +81,9 @@ def test_a_head_has_the_layout_of_its_page(tiny: Path, head: Finished) -> None:
     assert header.flag("eagle3.norm_before_fc") is True
     assert list(header.metadata["eagle3.target_layers"]) == [1, 1, 2]  # type: ignore[arg-type]
     assert header.integer("eagle3.vocab_size") == len(Vocabulary.from_header(target))
-    assert compare(Vocabulary.from_header(target), Vocabulary.from_header(header)) == len(Vocabulary.from_header(target))
+    assert compare(Vocabulary.from_header(target), Vocabulary.from_header(header)) == len(
+        Vocabulary.from_header(target)
+    )
 
 
 def test_the_recipe_is_in_the_file(head: Finished) -> None:

@@ -39,14 +39,18 @@ def train_drafter(
         Literal["head", "model"],
         _option(
             RESULT,
-            "head reads the target's hidden states (EAGLE-3), for Slipstream and llama.cpp; model is a small draft model "
-            "for any engine that reads GGUF files. Default: head.",
+            "head reads the target's hidden states (EAGLE-3), for Slipstream and llama.cpp; model is a small draft "
+            "model for any engine that reads GGUF files. Default: head.",
         ),
     ] = "head",
     out: Annotated[
         Path | None,
         _option(
-            RESULT, "The drafter's file. Default: TARGET-head.gguf or TARGET-draft.gguf here.", "-o", "--out", metavar="FILE"
+            RESULT,
+            "The drafter's file. Default: TARGET-head.gguf or TARGET-draft.gguf here.",
+            "-o",
+            "--out",
+            metavar="FILE",
         ),
     ] = None,
     size: Annotated[
@@ -56,8 +60,8 @@ def train_drafter(
         list[Path] | None,
         _option(
             DATA,
-            "Your own prompts (.jsonl, as for `slipstream bench`), documents, code, or a folder of them. May be repeated. "
-            "One in ten is held back to measure with. Default: the shipped set.",
+            "Your own prompts (.jsonl, as for `slipstream bench`), documents, code, or a folder of them. May be "
+            "repeated. One in ten is held back to measure with. Default: the shipped set.",
             "--prompts",
             metavar="PATH",
         ),
@@ -80,17 +84,13 @@ def train_drafter(
     ] = None,
     work: Annotated[
         Path | None,
-        _option(
-            WORK, "Folder for answers, states and checkpoints. Default: one in Slipstream's cache.", metavar="DIR"
-        ),
+        _option(WORK, "Folder for answers, states and checkpoints. Default: one in Slipstream's cache.", metavar="DIR"),
     ] = None,
     disk: Annotated[
         float, _option(WORK, "Gigabytes for the target's states; what does not fit is computed again. Default: 8.")
     ] = 8.0,
     device: Annotated[str, _option(WORK, "Where torch trains: cpu, cuda, cuda:1, ... Default: cpu.")] = "cpu",
-    threads: Annotated[
-        int | None, _option(WORK, "Threads. Default: the physical cores.", "-t", "--threads")
-    ] = None,
+    threads: Annotated[int | None, _option(WORK, "Threads. Default: the physical cores.", "-t", "--threads")] = None,
     json: Annotated[bool, _option(RESULT, "Print one JSON object with what was reached.", "--json")] = False,
 ) -> None:
     """Train a drafter for a model on the model's own answers. Nothing but drafts changes: the text stays the same.
@@ -101,7 +101,9 @@ def train_drafter(
     from slipstream.models import resolve
 
     given = {"tokens": tokens, "epochs": epochs}
-    changes = {name: value for name, value in given.items() if value is not None} | _changes(change or ()) | {"seed": seed}
+    changes = (
+        {name: value for name, value in given.items() if value is not None} | _changes(change or ()) | {"seed": seed}
+    )
     _check(changes, size, disk, hours, threads)
     _require_torch(device)
     path = resolve(target)

@@ -213,7 +213,7 @@ class _Maker:
     def _jobs(self) -> Iterator[Job]:
         """The job that each text begins with."""
         for number in count(len(self.shards) * SHARD):
-            if self.source.count is not None and number >= self.source.count:
+            if self.source.texts is not None and number >= self.source.texts:
                 return
             job = self._job(number, self.source.ask(number))
             if job is not None:

@@ -58,7 +58,7 @@ def is_whole(path: Path) -> bool:
             found = 0
             while piece := file.read(1 << 24):
                 found = zlib.crc32(piece, found)
-            return found == checksum
+            return bool(found == checksum)
     except FileNotFoundError:
         return False
 

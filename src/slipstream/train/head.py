@@ -64,7 +64,12 @@ class Head:
         self._shape = Shape(sizes.heads, sizes.key_value_heads, sizes.head_size)
 
     def begin(self, hidden: Tensor, texts: Tensor, steps: int) -> None:
-        """Read true states. hidden: [B, T, 3 * width]; texts: [B, T]"""
+        """Read true states.
+
+        hidden: [B, T, 3 * width]
+        texts:  [B, T] which text a token belongs to
+        steps:  that are to follow, at most
+        """
         length = texts.shape[1]
         cosines, sines = rotary(length + steps, self.sizes.head_size, self.sizes.rotary_base)
         self._turn = cosines.to(texts.device), sines.to(texts.device)
@@ -76,9 +81,9 @@ class Head:
         self._step = 0
 
     def step(self, embedding: Tensor) -> Tensor:
-        """[B, T, width] the next step's state, before the output norm. embedding: [B, T, width] of the tokens guessed
+        """The next step's states [B, T, width], before the output norm.
 
-        by the step before (of the tokens that came, in the first step).
+        embedding: [B, T, width] of the tokens that the step before guessed; of those that came, in the first step
         """
         p, sizes, epsilon = self.parameters, self.sizes, self.sizes.epsilon
         residual = self._state.float()
@@ -91,7 +96,7 @@ class Head:
             functional.linear(both, p[name]).unflatten(-1, (-1, sizes.head_size))
             for name in ("attn_q", "attn_k", "attn_v")
         )
-        query, key = rotated(query, turn).to(value.dtype), rotated(key, turn).to(value.dtype)  # type: ignore[arg-type]
+        query, key = rotated(query, turn).to(value.dtype), rotated(key, turn).to(value.dtype)
         if self._first is None:
             self._first = key, value
         else:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from slipstream.models.gguf_writer import stored, write_gguf
 from slipstream.train.acceptance import Matches
@@ -21,8 +20,7 @@ from slipstream.train.task import Learned, guesses, places_of, tensor
 from slipstream.train.teacher import Teacher
 from slipstream.train.texts import Text
 
-IN_BLOCK = ("attn_norm", "attn_norm_2", "attn_q", "attn_k", "attn_v", "attn_output")
-IN_BLOCK += ("ffn_norm", "ffn_gate", "ffn_up", "ffn_down")
+IN_BLOCK = frozenset(MATRICES + VECTORS) - {"fc", "output", "enc.output_norm", "output_norm"}
 
 
 class HeadTask:
@@ -31,7 +29,9 @@ class HeadTask:
     half: multiply in bfloat16
     """
 
-    def __init__(self, weights: Weights, teacher: Teacher, recipe: Recipe, half: bool, sample: Sequence[States]) -> None:
+    def __init__(
+        self, weights: Weights, teacher: Teacher, recipe: Recipe, half: bool, sample: Sequence[States]
+    ) -> None:
         self.parameters: Parameters = {
             name: one.to(teacher.device).requires_grad_()
             for name, one in new_head(weights, teacher.output, spread_of(sample), recipe.seed).items()
@@ -66,11 +66,10 @@ class HeadTask:
                 by_output += weight * found.output
                 if step == 1:
                     figures = Learned(found.loss / total, float(found.agreement.sum()) / total)
-        surrogate.backward()  # type: ignore[no-untyped-call]
+        surrogate.backward()
         output.grad = by_output if output.grad is None else output.grad + by_output
         return figures
 
-    @torch.no_grad()
     def matches(self, text: Text, states: States, steps: int) -> Matches:
         """As if a round began at every place of the answer."""
         device, ids = self._teacher.device, self._teacher.ids
@@ -79,7 +78,7 @@ class HeadTask:
         tokens = tensor(text.tokens.astype(np.int64), device)[None]
         chain = np.zeros((len(places.rows), steps), np.bool_)
         among: NDArray[np.bool_] = np.zeros(len(places.rows), np.bool_)
-        with self._multiplying(device):
+        with torch.no_grad(), self._multiplying(device):
             self._head.begin(hidden[:, :, :3].flatten(2), torch.zeros_like(tokens), steps)
             for step in range(1, steps + 1):
                 state = self._head.step(self._teacher.embedding[shifted(tokens, step)])
@@ -138,10 +137,11 @@ def _tensor_name(name: str) -> str:
 
 def spread_of(sample: Sequence[States]) -> NDArray[np.float32]:
     """[3 * width] root mean square of each number of the states after their common norm."""
-    squares = 0.0
+    squares: NDArray[np.float32] = np.zeros(sample[0].hidden[0, :3].size, np.float32)
     count = 0
     for states in sample:
         values = states.hidden[:, :3].reshape(len(states.hidden), -1).astype(np.float32)
         values /= np.sqrt(np.square(values).mean(axis=1, keepdims=True)) + 1e-6
         squares, count = squares + np.square(values).sum(axis=0), count + len(values)
-    return np.sqrt(np.maximum(squares / max(count, 1), 1e-4)).astype(np.float32)
+    spread: NDArray[np.float32] = np.sqrt(np.maximum(squares / max(count, 1), 1e-4)).astype(np.float32)
+    return spread

@@ -39,7 +39,10 @@ def rotated(values: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def causal_mask(texts: Tensor) -> Tensor:
-    """[B, 1, T, T] what is added to scores: a token sees its own text up to itself. texts: [B, T]"""
+    """What is added to scores [B, 1, T, T]: a token sees its own text up to itself.
+
+    texts: [B, T] which text a token belongs to
+    """
     same = texts[:, :, None] == texts[:, None, :]
     seen = torch.ones(same.shape[1:], dtype=torch.bool, device=texts.device).tril()
     return torch.where(same & seen, 0.0, MASKED)[:, None]
@@ -70,9 +73,7 @@ def attention(
 
 def gated(values: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """down * (silu(gate x) * (up x))."""
-    return functional.linear(
-        functional.silu(functional.linear(values, gate)) * functional.linear(values, up), down
-    )
+    return functional.linear(functional.silu(functional.linear(values, gate)) * functional.linear(values, up), down)
 
 
 class Distilled(NamedTuple):

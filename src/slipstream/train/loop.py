@@ -107,7 +107,7 @@ class Training:
         batch = gather(rows, self.store, recipe.pack)
         total = max(float(batch.wanted.sum()), 1.0)
         micro = max(MICRO // recipe.pack, 1)
-        parts = [type(batch)(*(column[at : at + micro] for column in batch)) for at in range(0, len(rows), micro)]
+        parts = [batch.rows(at, at + micro) for at in range(0, len(rows), micro)]
         learned = [self.task.learn(part, total) for part in parts if part.wanted.any()]
         torch.nn.utils.clip_grad_norm_(list(self.task.parameters.values()), recipe.clip)
         for group in self._optimiser.param_groups:

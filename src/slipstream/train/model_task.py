@@ -97,17 +97,16 @@ class ModelTask:
         with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=self._half):
             rows = self._rows(tokens, texts)[wanted]
             found = distilled(rows.detach(), output.detach(), chances, self._rest, self._half)
-        (rows * found.rows).sum().div(total).backward()  # type: ignore[no-untyped-call]
+        (rows * found.rows).sum().div(total).backward()
         by_output = found.output / total
         output.grad = by_output if output.grad is None else output.grad + by_output
         return Learned(found.loss / total, float(found.agreement.sum()) / total)
 
-    @torch.no_grad()
     def matches(self, text: Text, states: States, steps: int) -> Matches:
         """A draft is right as long as each of its tokens is: what comes before it is then the text."""
         places = places_of(text, self._teacher, 1)
         tokens = tensor(text.tokens.astype(np.int64), self._teacher.device)[None]
-        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=self._half):
+        with torch.no_grad(), torch.autocast(tokens.device.type, torch.bfloat16, enabled=self._half):
             rows = self._rows(tokens, torch.zeros_like(tokens))[0, places.rows]
             logits = (rows @ self.parameters["output"].T).float().cpu()
         found = guesses(logits, places.noise, self._teacher.ids, 3)

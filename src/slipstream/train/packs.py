@@ -35,6 +35,18 @@ class Batch(NamedTuple):
     mass: NDArray[np.float32]
     best: NDArray[np.int64]
 
+    def rows(self, start: int, stop: int) -> "Batch":
+        """Some of its rows."""
+        part = slice(start, stop)
+        return Batch(
+            self.tokens[part],
+            self.texts[part],
+            self.wanted[part],
+            self.hidden[part],
+            self.mass[part],
+            self.best[part],
+        )
+
 
 class Order:
     """The rows of all epochs.

@@ -1,11 +1,12 @@
-"""From a target to a drafter's file: prompts, answers, states, vocabulary, training, file. Every stage can be resumed."""
+"""From a target to a drafter's file: answers, states, vocabulary, training, file. Every stage can be resumed."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -61,11 +62,11 @@ class Asked(NamedTuple):
     device: str
     threads: int | None
     tokenizer: bool = True
-    changes: dict[str, Any] = {}
+    changes: Mapping[str, Any] = MappingProxyType({})
 
 
 class Finished(NamedTuple):
-    """path: of the drafter; None where the user stopped before the end"""
+    """What came of it. path: of the drafter; None where the user stopped before the end."""
 
     path: Path | None
     work: Path
@@ -121,9 +122,7 @@ class _Run:
         folder = self.work / f"{self.recipe.kind}-{self.recipe.key}"
         spent = sum(shard.seconds for shard in shards)
         left = None if self.asked.seconds is None else max(self.asked.seconds - spent, 1.0)
-        training = Training(
-            self._task(teacher, store), self.recipe, store, held, folder, self.report, left
-        )
+        training = Training(self._task(teacher, store), self.recipe, store, held, folder, self.report, left)
         if not training.run():
             return Finished(None, self.work, {})
         figures = training.measure(LAST_MEASURED)
@@ -231,7 +230,7 @@ def planned(header: GgufHeader, weights: Weights, source: Source, asked: Asked) 
         vocabulary = fits // 32 * 32
         if vocabulary < min(LEAST_VOCABULARY, weights.vocabulary):
             raise UsageError(
-                f"A head for {header.path.name} takes {(fixed + 1024 * each) / 1e6:.1f} MB or more; give a larger --size."
+                f"A head for {header.path.name} takes about {(fixed + 1024 * each) / 1e6:.1f} MB; give a larger --size."
             )
     return replace(recipe, vocabulary=vocabulary)
 

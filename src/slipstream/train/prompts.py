@@ -20,7 +20,23 @@ from slipstream.measure.prompts import BenchPrompt, read_prompts
 from slipstream.train import library
 
 PROMPT_FILES = (".jsonl", ".ndjson")
-CODE_FILES = (".py", ".js", ".ts", ".c", ".h", ".cpp", ".hpp", ".java", ".go", ".rs", ".rb", ".sh", ".sql", ".css", ".lua")
+CODE_FILES = (
+    ".py",
+    ".js",
+    ".ts",
+    ".c",
+    ".h",
+    ".cpp",
+    ".hpp",
+    ".java",
+    ".go",
+    ".rs",
+    ".rb",
+    ".sh",
+    ".sql",
+    ".css",
+    ".lua",
+)
 TEXT_FILES = (".txt", ".md", ".rst", ".html", ".csv", ".json", ".xml", ".tex")
 MOST_DOCUMENT = 1 << 22
 """Characters of one document that are used."""
@@ -67,20 +83,21 @@ class Source(NamedTuple):
 
     key:      "shipped", or a digest of the user's files
     ask:      what is asked for the text with this number
-    count:    texts there are, None for no end
+    texts:    how many there are, None for no end
     held_out: what is never trained on
     note:     about sources and licences, for the recipe
     """
 
     key: str
     ask: Callable[[int], Ask]
-    count: int | None
+    texts: int | None
     held_out: list[BenchPrompt]
     note: str
 
 
 SHIPPED_NOTE = (
-    "Prompts: written by the target itself from the beginnings in slipstream/train/data/openings.json (Apache-2.0), and "
+    "Prompts: written by the target itself from the beginnings in slipstream/train/data/openings.json (Apache-2.0), "
+    "and "
     "made from docstrings and functions of Python's standard library (PSF-2.0). Answers: the target's own. Held out: "
     "slipstream/train/data/held_out.jsonl."
 )
@@ -111,7 +128,7 @@ def own_source(paths: Sequence[Path], seed: int) -> Source:
             passages += [(kind, passage) for passage in cut(text)]
     if not prompts and not passages:
         raise UsageError(
-            "The files hold no prompts and no text; give .jsonl prompts (docs/bench.md), documents or code files."
+            "The files hold no prompts and no text; give .jsonl prompts (docs/bench.md), documents or code."
         )
     order = random.Random(f"{seed} order")
     asks = [Ask(one.kind, None if one.messages else "", plain=one.text, messages=one.messages) for one in prompts]
@@ -172,7 +189,9 @@ def _found(paths: Sequence[Path]) -> Iterator[Path]:
         elif path.is_file():
             yield path
         else:
-            raise UsageError(f"There is no file or folder {path}; give prompts, documents, code files or folders of them.")
+            raise UsageError(
+                f"There is no file or folder {path}; give prompts, documents, code files or folders of them."
+            )
 
 
 def _document(path: Path) -> str:

@@ -1,6 +1,7 @@
 """What the target thought of each text: kept on disk within a limit, computed anew beyond it."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -74,8 +75,8 @@ class StateStore:
         left_out = self._stored.count(None)
         if left_out:
             self._say(
-                f"States of {left_out} of {len(self.texts)} texts do not fit {self._limit / 1e9:.1f} GB of disk and are "
-                "computed whenever they are needed, which takes longer; --disk allows more."
+                f"States of {left_out} of {len(self.texts)} texts do not fit {self._limit / 1e9:.1f} GB of disk and "
+                "are computed whenever they are needed, which takes longer; --disk allows more."
             )
 
     def __getitem__(self, index: int) -> States:
@@ -105,5 +106,5 @@ class StateStore:
         hidden = data[: ends[0]].view(np.float16).reshape(tokens, self._layers, self._width)
         mass, best = data[ends[0] : ends[1]].view(np.float32), data[ends[1] :].view(np.int32)
         starts = np.cumsum([0, *(len(text.tokens) for text in shard.texts)])
-        pieces = [slice(start, end) for start, end in zip(starts[:-1], starts[1:], strict=True)]
+        pieces = [slice(start, end) for start, end in pairwise(starts.tolist())]
         return [States(hidden[piece], mass[piece], best[piece]) for piece in pieces]

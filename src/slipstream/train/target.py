@@ -119,7 +119,7 @@ class Weights:
         return {name: self.read(tensor) for name, tensor in names.items()}
 
 
-def think(model: Model, tokens: Sequence[int], prompt: int, layers: Sequence[int]) -> States:
+def think(model: Model, tokens: Sequence[int] | NDArray[np.int32], prompt: int, layers: Sequence[int]) -> States:
     """What the target computes for a text, read in one session of its own.
 
     layers: whose outputs are wanted, counted from 0

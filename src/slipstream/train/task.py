@@ -1,6 +1,5 @@
 """What the training loop asks of what is trained: a head or a draft model."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -17,7 +16,7 @@ from slipstream.train.texts import Text
 
 
 class Learned(NamedTuple):
-    """One step's figures. loss: per token of the first guess, in nats; agreement: share of first guesses"""
+    """One step's figures, of first guesses. loss: per token, in nats; agreement: how many are the target's best."""
 
     loss: float
     agreement: float
@@ -43,7 +42,9 @@ class Task(Protocol):
 class Places(NamedTuple):
     """The places of a text that are to be guessed.
 
-    rows: [n] index of the token that the target chose the next one after
+    rows:   [n] index of the token that the target chose the next one after
+    noise:  [n, drafted tokens] that it was chosen with
+    wanted: [n] the token that it chose
     """
 
     rows: NDArray[np.int64]
@@ -52,7 +53,7 @@ class Places(NamedTuple):
 
 
 def places_of(text: Text, teacher: Teacher, first: int) -> Places:
-    """first: how many tokens of the answer there have to be before one can be drafted"""
+    """Where drafts are tried. first: tokens of the answer that there are before one can be drafted."""
     rows = np.arange(max(text.prompt - 1, 0) + first, len(text.tokens) - 1)
     noise = torch.from_numpy(noise_of(text, rows + 1, teacher.ids))
     return Places(rows, noise, text.tokens[rows + 1].astype(np.int64))
@@ -65,8 +66,5 @@ def guesses(logits: Tensor, noise: Tensor, ids: NDArray[np.int64], most: int) ->
 
 
 def tensor(array: NDArray[Any], device: str) -> Tensor:
+    """The same numbers on a device."""
     return torch.from_numpy(np.ascontiguousarray(array)).to(device)
-
-
-def sequence(parameters: dict[str, Tensor]) -> Sequence[Tensor]:
-    return list(parameters.values())

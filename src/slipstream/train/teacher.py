@@ -18,7 +18,7 @@ def frequent_tokens(texts: Sequence[Text], count: int, always: Sequence[int]) ->
 
     always: ids that are among them whatever happens (the end tokens)
     """
-    times = Counter({token: 0 for token in always})
+    times = Counter(dict.fromkeys(always, 0))
     for text in texts:
         times.update(text.tokens[text.prompt :].tolist())
     first = dict.fromkeys([*always, *(token for token, _ in sorted(times.items(), key=lambda one: (-one[1], one[0])))])

@@ -70,8 +70,8 @@ def read_shard(path: Path) -> Shard:
     payload = read_checked(path)
     try:
         with np.load(io.BytesIO(payload), allow_pickle=False) as arrays:
-            starts = np.cumsum(arrays["lengths"])[:-1] if len(arrays["lengths"]) else []
-            tokens = np.split(arrays["tokens"], starts) if len(arrays["lengths"]) else []
+            ends = np.cumsum(arrays["lengths"]).tolist()
+            tokens = [arrays["tokens"][start:end] for start, end in zip([0, *ends[:-1]], ends, strict=bool(ends))]
             columns = zip(
                 tokens, arrays["prompts"], arrays["kinds"], arrays["temperatures"], arrays["seeds"], strict=True
             )
