@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch", reason="needs the extra [train]")
 
+from slipstream.core.protocols import Segment  # noqa: E402
 from slipstream.models import read_model_header  # noqa: E402
-from slipstream.train.head import VECTORS, Head, as_numpy, head_shapes, new_head, shifted  # noqa: E402
+from slipstream.runtime.native import load_native  # noqa: E402
+from slipstream.train.head import VECTORS, Head, Spread, as_numpy, head_shapes, new_head, shifted, started_as_target  # noqa: E402
+from slipstream.train.head_task import spread_of  # noqa: E402
 from slipstream.train.layers import distilled, initial  # noqa: E402
-from slipstream.train.target import Sizes, Weights  # noqa: E402
+from slipstream.train.target import Sizes, Weights, think  # noqa: E402
 
 SIZES = Sizes(32, 4, 2, 16, 64, 1e-5, 10000.0)
 VOCABULARY, STEPS = 24, 3
@@ -125,10 +128,40 @@ def test_tokens_without_rows_count_as_logits_of_zero() -> None:
 def test_a_new_head_begins_with_the_targets_output(tiny: Path) -> None:
     weights = Weights(read_model_header(tiny))
     output = torch.from_numpy(weights.read(weights.decoder.output, [4, 7, 9]))
-    head = new_head(weights, output, np.full(3 * 64, 0.5, np.float32), seed=0)
+    head = new_head(weights, output, Spread(2.0, np.full(3 * 64, 0.5, np.float32)), seed=0)
     direction = (head["output"] * output).sum(-1) / head["output"].norm(dim=-1) / output.norm(dim=-1)
     assert torch.allclose(direction, torch.ones(3), atol=1e-5)
     assert head["output"].norm(dim=-1).mean() == pytest.approx(1, rel=0.2)
     assert torch.equal(head["enc.output_norm"], torch.full((192,), 2.0))
-    again = new_head(weights, output, np.full(3 * 64, 0.5, np.float32), seed=0)
+    again = new_head(weights, output, Spread(2.0, np.full(3 * 64, 0.5, np.float32)), seed=0)
     assert all(torch.equal(head[name], again[name]) for name in head)
+
+
+def test_a_head_can_begin_as_the_targets_last_layer(tiny: Path) -> None:
+    """Given the last layer's input, it then says what the target says."""
+    header = read_model_header(tiny)
+    weights, tokens = Weights(header), list(range(60, 80))
+    model = load_native(tiny, context_length=64, threads=1)
+    states = think(model, tokens, 1, [0, 0, 0, 1])
+    logits = np.array([row_of_logits(model, tokens, place) for place in range(len(tokens))])
+    model.close()
+    output = torch.from_numpy(weights.read(weights.decoder.output))
+    spread = spread_of([states])
+    parameters = new_head(weights, output, spread, seed=0)
+    assert started_as_target(parameters, weights, output, spread)
+    head = Head(parameters, weights.sizes)
+    hidden = torch.from_numpy(states.hidden[None, :, :3].astype(np.float32)).flatten(2)
+    head.begin(hidden, torch.zeros(1, len(tokens), dtype=torch.int64), 1)
+    embedding = torch.zeros(1, len(tokens), weights.sizes.width)
+    found = (head.rows(head.step(embedding)) @ output.T)[0].numpy()
+    # the states that pass beside it are random at first, and small
+    agreement = [np.corrcoef(found[place], logits[place])[0, 1] for place in range(1, len(tokens))]
+    assert np.mean(agreement) > 0.8
+
+
+def row_of_logits(model: Any, tokens: list[int], place: int) -> NDArray[np.float32]:
+    session = model.open_session()
+    (rows,) = model.forward([Segment(session, tokens)])
+    row: NDArray[np.float32] = rows.logits(place).copy()
+    session.close()
+    return row

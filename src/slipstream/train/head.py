@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -37,10 +38,21 @@ def head_shapes(sizes: Sizes, vocabulary: int) -> dict[str, tuple[int, int]]:
     }
 
 
-def new_head(weights: Weights, output: Tensor, spread: NDArray[np.float32], seed: int) -> Parameters:
+class Spread(NamedTuple):
+    """How large a target's states are.
+
+    size:   root mean square of a token's three states together
+    number: [3 * width] root mean square of each number after they were divided by that
+    """
+
+    size: float
+    number: NDArray[np.float32]
+
+
+def new_head(weights: Weights, output: Tensor, spread: Spread, seed: int) -> Parameters:
     """First weights: the target's output rows with its output norm multiplied in, the rest random.
 
-    spread: [3 * width] size of each number of the normalised states, so that all weigh the same at first
+    spread: so that all numbers of the states weigh the same at first
     """
     sizes = weights.sizes
     width, generator = sizes.width, torch.Generator().manual_seed(seed)
@@ -49,11 +61,34 @@ def new_head(weights: Weights, output: Tensor, spread: NDArray[np.float32], seed
     gains = {"attn_output": 0.5, "ffn_down": 0.5, "fc": 0.5}
     made = {name: initial(shape, generator, gains.get(name, 1.0)) for name, shape in shapes.items()}
     made |= {name: torch.ones(width) for name in VECTORS}
-    made["enc.output_norm"] = torch.from_numpy(1 / spread)
+    made["enc.output_norm"] = torch.from_numpy(1 / spread.number)
     rows = output.detach().cpu().float() * torch.from_numpy(weights.read(weights.decoder.output_norm.weight))
     # a state has size 1 in each number: logits that begin as large as the target's would all be wrong, and sure of it
     made["output"] = rows * (FIRST_LOGITS / (rows.square().mean().sqrt() * math.sqrt(width)))
     return made
+
+
+def started_as_target(head: Parameters, weights: Weights, output: Tensor, spread: Spread) -> bool:
+    """Let a new head compute what the target's last layer does with the last of the three states, its input.
+
+    False, and nothing has changed, where the target's layers are not a head's.
+    """
+    layer = weights.last_layer()
+    if layer is None:
+        return False
+    width = weights.sizes.width
+    with torch.no_grad():
+        for name in ("attn_q", "attn_k", "attn_v"):
+            head[name] *= 0.1
+            head[name][:, width:] = torch.from_numpy(layer[name])
+        for name in ("attn_norm_2", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"):
+            head[name] = torch.from_numpy(layer[name]).clone()
+        head["fc"] *= 0.1
+        # undoes the division by size and spread
+        head["fc"][:, 2 * width :] = torch.diag(torch.from_numpy(spread.number[2 * width :] * spread.size))
+        head["output"] = output.detach().cpu().float().clone()
+        head["output_norm"] = torch.from_numpy(weights.read(weights.decoder.output_norm.weight)).clone()
+    return True
 
 
 class Head:

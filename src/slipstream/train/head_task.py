@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 
 from slipstream.models.gguf_writer import stored, write_gguf
 from slipstream.train.acceptance import Matches
-from slipstream.train.head import MATRICES, VECTORS, Head, Parameters, as_numpy, new_head, shifted
+from slipstream.train.head import (
+    MATRICES,
+    VECTORS,
+    Head,
+    Parameters,
+    Spread,
+    as_numpy,
+    new_head,
+    shifted,
+    started_as_target,
+)
 from slipstream.train.layers import distilled
 from slipstream.train.packs import Batch
 from slipstream.train.recipe import Recipe
@@ -32,10 +42,11 @@ class HeadTask:
     def __init__(
         self, weights: Weights, teacher: Teacher, recipe: Recipe, half: bool, sample: Sequence[States]
     ) -> None:
-        self.parameters: Parameters = {
-            name: one.to(teacher.device).requires_grad_()
-            for name, one in new_head(weights, teacher.output, spread_of(sample), recipe.seed).items()
-        }
+        spread = spread_of(sample)
+        first = new_head(weights, teacher.output, spread, recipe.seed)
+        if recipe.start == "target":
+            started_as_target(first, weights, teacher.output, spread)
+        self.parameters: Parameters = {name: one.to(teacher.device).requires_grad_() for name, one in first.items()}
         self._teacher, self._recipe, self._half = teacher, recipe, half
         self._sizes, self._layer_count = weights.sizes, weights.layer_count
         self._head = Head(self.parameters, self._sizes)
@@ -135,13 +146,16 @@ def _tensor_name(name: str) -> str:
     return f"blk.0.{name}.weight" if name in IN_BLOCK else f"{name}.weight"
 
 
-def spread_of(sample: Sequence[States]) -> NDArray[np.float32]:
-    """[3 * width] root mean square of each number of the states after their common norm."""
+def spread_of(sample: Sequence[States]) -> Spread:
+    """The sizes of states, first tokens left out: theirs are like no others'."""
+    sizes: list[NDArray[np.float32]] = []
     squares: NDArray[np.float32] = np.zeros(sample[0].hidden[0, :3].size, np.float32)
     count = 0
     for states in sample:
-        values = states.hidden[:, :3].reshape(len(states.hidden), -1).astype(np.float32)
-        values /= np.sqrt(np.square(values).mean(axis=1, keepdims=True)) + 1e-6
+        values = states.hidden[1:, :3].reshape(len(states.hidden) - 1, -1).astype(np.float32)
+        size = np.sqrt(np.square(values).mean(axis=1, keepdims=True)) + 1e-6
+        values /= size
+        sizes.append(size)
         squares, count = squares + np.square(values).sum(axis=0), count + len(values)
-    spread: NDArray[np.float32] = np.sqrt(np.maximum(squares / max(count, 1), 1e-4)).astype(np.float32)
-    return spread
+    number = np.sqrt(np.maximum(squares / max(count, 1), 1e-4)).astype(np.float32)
+    return Spread(float(np.sqrt(np.square(np.concatenate(sizes)).mean())), number)

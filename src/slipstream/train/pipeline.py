@@ -217,7 +217,7 @@ def planned(header: GgufHeader, weights: Weights, source: Source, asked: Asked) 
     )
     recipe = replace(recipe, **asked.changes)
     vocabulary = min(recipe.vocabulary, weights.vocabulary)
-    fixed = len(metadata_bytes(described(header, recipe, "x" * 4096, asked.tokenizer))) + 8192
+    fixed = len(metadata_bytes(described(header, recipe, "x" * 3072, asked.tokenizer))) + 2048
     if recipe.kind == "model":
         return _fitting_model(replace(recipe, vocabulary=vocabulary), weights, fixed, asked.size)
     sizes = weights.sizes
