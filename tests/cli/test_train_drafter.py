@@ -37,7 +37,7 @@ def test_a_head_for_ones_own_documents(cli: Cli, home: Path, tiny: Path, documen
     ("options", "sentence"),
     [
         (["--set", "learning_rat=1"], "did you mean learning_rate?"),
-        (["--set", "batch=many"], "must have a value like 4096"),
+        (["--set", "batch=many"], "must have a value like 2048"),
         (["--hours", "0"], "--hours must be"),
         (["--tokens", "0"], "--tokens must be"),
         (["--size", "-1"], "--size must be"),

@@ -44,7 +44,7 @@ class HeadTask:
     ) -> None:
         spread = spread_of(sample)
         first = new_head(weights, teacher.output, spread, recipe.seed)
-        if recipe.start == "target":
+        if recipe.start == "target" and recipe.layers[2] == weights.layer_count - 1:
             started_as_target(first, weights, teacher.output, spread)
         self.parameters: Parameters = {name: one.to(teacher.device).requires_grad_() for name, one in first.items()}
         self._teacher, self._recipe, self._half = teacher, recipe, half

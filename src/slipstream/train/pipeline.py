@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -113,6 +115,7 @@ class _Run:
         shards, held_texts = self._answers(engine)
         if self.report.should_stop():
             return Finished(None, self.work, {})
+        answered = monotonic()
         layers = read_layers(self.recipe, self.weights)
         store = self._states(engine, shards, layers)
         held = [Held(text, think(engine.target, text.tokens, text.prompt, layers)) for text in held_texts]
@@ -120,7 +123,7 @@ class _Run:
             return Finished(None, self.work, {})
         teacher = self._teacher(store.texts, engine.target.vocabulary.end_tokens)
         folder = self.work / f"{self.recipe.kind}-{self.recipe.key}"
-        spent = sum(shard.seconds for shard in shards)
+        spent = sum(shard.seconds for shard in shards) + monotonic() - answered
         left = None if self.asked.seconds is None else max(self.asked.seconds - spent, 1.0)
         training = Training(self._task(teacher, store), self.recipe, store, held, folder, self.report, left)
         if not training.run():
@@ -198,6 +201,7 @@ class _Run:
             "held_out": figures,
             "note": self.source.note,
             "version": version("slipstream-decoding"),
+            "python": python_version(),
         }
         with storage.storage_errors(out.parent), storage.staging(out.parent, out.name) as stage:
             finished = stage / out.name
