@@ -44,6 +44,10 @@ def test_a_head_for_ones_own_documents(cli: Cli, home: Path, tiny: Path, documen
         (["--device", "abacus"], "give --device cpu"),
         (["--prompts", "/nowhere"], "There is no file or folder /nowhere"),
         (["-o", "/"], "is a folder"),
+        (["--set", "quantisation=Q9"], "one of Q8_0"),
+        (["--set", "start=anywhere"], "random or target"),
+        (["--set", "layers=1,2"], "three numbers from 1 to 2"),
+        (["--set", "batch=0"], "batch must be"),
     ],
 )
 def test_what_cannot_be_is_a_sentence(cli: Cli, tiny: Path, options: list[str], sentence: str) -> None:

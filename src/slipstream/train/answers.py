@@ -84,8 +84,17 @@ def make_answers(
     return shards
 
 
-def answer_held_out(engine: Engine, prompts: Sequence[BenchPrompt], recipe: Recipe, folder: Path) -> list[Text]:
-    """Answers to prompts that are never trained on, each at temperature 0 and at 1. Made once."""
+def answer_held_out(
+    engine: Engine,
+    prompts: Sequence[BenchPrompt],
+    recipe: Recipe,
+    folder: Path,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Text]:
+    """Answers to prompts that are never trained on, each at temperature 0 and at 1. Made once.
+
+    should_stop: asked after every round; nothing is kept then
+    """
     path = folder / f"held-out-{hashlib.sha256(repr(prompts).encode()).hexdigest()[:8]}.bin"
     try:
         return read_shard(path).texts
@@ -103,7 +112,9 @@ def answer_held_out(engine: Engine, prompts: Sequence[BenchPrompt], recipe: Reci
             yield Job(ids, _options(temperature, recipe.answer_tokens, seed), keep)
 
     started = monotonic()
-    decode_all(engine, jobs(), WIDTH, lambda: True)
+    decode_all(engine, jobs(), WIDTH, lambda: not should_stop())
+    if should_stop():
+        return []
     made = [texts[number] for number in sorted(texts)]
     write_shard(path, made, monotonic() - started)
     return made

@@ -162,7 +162,9 @@ class _Run:
         )
         if report.should_stop():
             return shards, []
-        return shards, answer_held_out(engine, self.source.held_out, recipe, self.work / "answers")
+        return shards, answer_held_out(
+            engine, self.source.held_out, recipe, self.work / "answers", report.should_stop
+        )
 
     def _states(self, engine: Engine, shards: Sequence[Shard], layers: Sequence[int]) -> StateStore:
         def compute(text: Text) -> States:
@@ -217,9 +219,10 @@ def planned(header: GgufHeader, weights: Weights, source: Source, asked: Asked) 
         target=header.name,
         fingerprint=fingerprint(header.path),
         prompts=source.key,
-        layers=default_layers(weights.layer_count),
+        layers=default_layers(weights.layer_count) if asked.kind == "head" else (),
     )
     recipe = replace(recipe, **asked.changes)
+    recipe.check(weights.layer_count)
     vocabulary = min(recipe.vocabulary, weights.vocabulary)
     fixed = len(metadata_bytes(described(header, recipe, "x" * 3072, asked.tokenizer))) + 2048
     if recipe.kind == "model":

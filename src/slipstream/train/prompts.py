@@ -238,4 +238,4 @@ def _held_out() -> list[BenchPrompt]:
 
 def plain_text(text: str) -> str:
     """What a prompt is compared by: letters and digits alone."""
-    return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
+    return re.sub(r"[\W_]+", " ", text.lower()).strip()

@@ -5,7 +5,11 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from slipstream.core.params import check_number, check_whole
+from slipstream.errors import UsageError
+
 Kind = Literal["head", "model"]
+QUANTISATIONS = ("Q8_0", "Q4_0", "F16", "F32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,23 @@ class Recipe:
     def as_dict(self) -> dict[str, Any]:
         """For files."""
         return asdict(self)
+
+    def check(self, layer_count: int) -> None:
+        """Raise UsageError for a value that cannot be, of a target with so many layers."""
+        for name in ("tokens", "answer_tokens", "vocabulary", "self_fed_steps", "batch"):
+            check_whole(name, getattr(self, name), 1, 10**12)
+        for name in ("prompt_tokens", "pack"):
+            check_whole(name, getattr(self, name), 16, 1 << 20)
+        for name in ("greedy_share", "step_decay", "final_rate", "learning_rate", "weight_decay"):
+            check_number(name, getattr(self, name), 0, 1)
+        check_number("warmup", self.warmup, 0, 0.9)
+        if self.quantisation not in QUANTISATIONS:
+            raise UsageError(f"quantisation must be one of {', '.join(QUANTISATIONS)}, not {self.quantisation!r}.")
+        if self.start not in ("random", "target"):
+            raise UsageError(f"start must be random or target, not {self.start!r}.")
+        count = 3 if self.kind == "head" else len(self.layers)
+        if len(self.layers) != count or not all(1 <= layer <= layer_count for layer in self.layers):
+            raise UsageError(f"layers must be three numbers from 1 to {layer_count}, joined by commas.")
 
     @property
     def answers_key(self) -> str:

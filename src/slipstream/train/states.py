@@ -1,12 +1,13 @@
 """What the target thought of each text: kept on disk within a limit, computed anew beyond it."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from slipstream.models import storage
+from slipstream.errors import StorageError
 from slipstream.train.files import HEAD_BYTES, is_whole, write_checked
 from slipstream.train.target import States
 from slipstream.train.texts import Shard, Text
@@ -90,12 +91,20 @@ class StateStore:
             path.unlink()
         if not path.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
-            storage.require_space(self._folder, tokens * self.token_bytes + LEFT_FREE, "states of the target")
+            self._require_space(tokens * self.token_bytes + LEFT_FREE)
             made = [self._compute(text) for text in shard.texts]
             columns = [np.concatenate(column) for column in zip(*made, strict=True)]
             write_checked(path, b"".join(column.tobytes() for column in columns))
         self._kept += tokens * self.token_bytes
         self._stored += self._mapped(path, shard, tokens)
+
+    def _require_space(self, needed: int) -> None:
+        free = shutil.disk_usage(self._folder).free
+        if free < needed:
+            raise StorageError(
+                f"The target's states need {needed / 1e9:.1f} GB more at {self._folder} and {free / 1e9:.1f} GB are free; "
+                "give a smaller --disk, or another --work."
+            )
 
     def _mapped(self, path: Path, shard: Shard, tokens: int) -> list[States]:
         """Views into the file, one for each text."""
