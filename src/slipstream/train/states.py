@@ -102,8 +102,8 @@ class StateStore:
         free = shutil.disk_usage(self._folder).free
         if free < needed:
             raise StorageError(
-                f"The target's states need {needed / 1e9:.1f} GB more at {self._folder} and {free / 1e9:.1f} GB are free; "
-                "give a smaller --disk, or another --work."
+                f"The target's states need {needed / 1e9:.1f} GB more at {self._folder} and {free / 1e9:.1f} GB are "
+                "free; give a smaller --disk, or another --work."
             )
 
     def _mapped(self, path: Path, shard: Shard, tokens: int) -> list[States]:
