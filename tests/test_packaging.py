@@ -134,6 +134,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 def test_every_dependency_has_its_reason_and_no_reason_outlives_its_dependency() -> None:
     assert documented_packages("To run") == requirement_names(PROJECT["project"]["dependencies"])
     sections = {"llamacpp": "For other models and GPUs", "server": "To serve", "dev": "To develop"}
+    sections["train"] = "To train drafters"
     for extra, requirements in PROJECT["project"]["optional-dependencies"].items():
         assert documented_packages(sections[extra]) == requirement_names(requirements)
     assert documented_packages("To build") == requirement_names(PROJECT["build-system"]["requires"])

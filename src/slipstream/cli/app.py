@@ -20,6 +20,7 @@ from slipstream.cli.report import report
 from slipstream.cli.run import run
 from slipstream.cli.serve import serve
 from slipstream.cli.settings import Settings
+from slipstream.cli.train_drafter import train_drafter
 from slipstream.cli.verify import verify
 from slipstream.errors import SlipstreamError, StorageError
 
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-for command in (run, chat, serve, pull, models, bench, report, advise, layers, verify):
+for command in (run, chat, serve, pull, models, bench, report, advise, layers, verify, train_drafter):
     app.command()(command)
 app.add_typer(corpus)
 

@@ -27,7 +27,8 @@ def page() -> str:
     sections = [HEAD, _section("slipstream", top)]
     for command in app.registered_commands:
         assert command.callback is not None
-        sections.append(_section(f"slipstream {command.callback.__name__}", command.callback))
+        name = command.callback.__name__.replace("_", "-")  # as typer spells it
+        sections.append(_section(f"slipstream {name}", command.callback))
     for group in app.registered_groups:
         assert group.typer_instance is not None
         for command in group.typer_instance.registered_commands:
