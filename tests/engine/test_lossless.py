@@ -125,9 +125,10 @@ def drafters(
     drafters: dict[str, list[Drafter]] = {
         "suffix": [SuffixDrafter()],
         "model": [ModelDrafter(load_with(runtimes[0], copy))],
-        "recycling": [RecyclingDrafter(target.vocabulary.size)],
         "suffix+model": [SuffixDrafter(), ModelDrafter(load_with(runtimes[1], copy))],
     }
+    if target.capabilities.bit_exact_rows:  # elsewhere the corpus' drafter has one, which is enough for the time it takes
+        drafters["recycling"] = [RecyclingDrafter(target.vocabulary.size)]
     if target.capabilities.trees:
         drafters["bushy"] = [Bushy(ModelDrafter(load_with(runtimes[0], copy)))]
     if target.capabilities.layer_subsets:
