@@ -88,7 +88,8 @@ def train_drafter(model: Path, source: Source, asked: Asked, report: Report) -> 
         with storage.storage_errors(work):
             work.mkdir(parents=True, exist_ok=True)
         stack.enter_context(storage.exclusive(work / "lock", lambda: _refuse(work)))
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        with storage.storage_errors(asked.out.parent):
+            asked.out.parent.mkdir(parents=True, exist_ok=True)
         return _Run(header, weights, recipe, source, asked, work, report, stack).run()
 
 
