@@ -1,4 +1,4 @@
-"""Copies of targets that draft for them: made once, and kept in Slipstream's cache."""
+"""Files that draft for a target: made once, and kept in Slipstream's cache."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,19 @@ def kept_copy(
 
     Raises StorageError, and what `write` raises.
     """
-    directory, name = cache_directory() / "copies", f"{fingerprint(header.path)}-{kind}"
+    return made_once("copies", f"{fingerprint(header.path)}-{kind}", what, nbytes, write, report)
+
+
+def made_once(
+    folder: str,
+    name: str,
+    what: str,
+    nbytes: int,
+    write: Callable[[Path], object],
+    report: Callable[[float], None],
+) -> Path:
+    """The path of the file `name`.gguf in a folder of Slipstream's cache; arguments as for `kept_copy`."""
+    directory = cache_directory() / folder
     path = directory / f"{name}.gguf"
     with storage.storage_errors(directory):
         directory.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from slipstream.core.protocols import Drafter, Model
 from slipstream.draft import HeadDrafter
-from slipstream.models import GgufHeader, cache_directory, resolve, storage
+from slipstream.engine.copies import made_once
+from slipstream.models import GgufHeader, resolve
 from slipstream.models.head_checkpoints import checkpoint_at, convert, converted_name, weight_files
 from slipstream.models.heads import HeadFile, is_head, read_head
 
@@ -30,21 +31,15 @@ def find_head(name: str, target: GgufHeader, report: Report) -> HeadFile | None:
 
 def converted(folder: Path, target: GgufHeader, report: Report) -> Path:
     """The GGUF file of a checkpoint, in Slipstream's cache; made unless it is there. Nothing half-made stays."""
-    directory, name = cache_directory() / "heads", converted_name(folder, target)
-    path = directory / f"{name}.gguf"
-    with storage.storage_errors(directory):
-        directory.mkdir(parents=True, exist_ok=True)
-        with storage.exclusive(directory / f"{name}.lock", lambda: report(0.0)):
-            if path.exists():
-                return path
-            storage.remove_stale(directory, name)
-            size = sum([file.stat().st_size for file in weight_files(folder)])
-            storage.require_space(directory, size, f"a converted copy of {folder.name}")
-            with storage.staging(directory, name) as stage:
-                report(0.0)
-                convert(folder, target, finished := stage / path.name)
-                storage.publish(finished, path)
-    return path
+    size = sum([file.stat().st_size for file in weight_files(folder)])
+    return made_once(
+        "heads",
+        converted_name(folder, target),
+        f"a converted copy of {folder.name}",
+        size,
+        lambda finished: convert(folder, target, finished),
+        report,
+    )
 
 
 def load_head(

@@ -163,9 +163,7 @@ class _Run:
         )
         if report.should_stop():
             return shards, []
-        return shards, answer_held_out(
-            engine, self.source.held_out, recipe, self.work / "answers", report.should_stop
-        )
+        return shards, answer_held_out(engine, self.source.held_out, recipe, self.work / "answers", report.should_stop)
 
     def _states(self, engine: Engine, shards: Sequence[Shard], layers: Sequence[int]) -> StateStore:
         def compute(text: Text) -> States:

@@ -37,6 +37,7 @@ class Teacher:
         self.ids = ids
         self.device = device
         decoder = weights.decoder
+        assert decoder.embedding is not None, "only heads borrow theirs"
         self.norm = torch.from_numpy(weights.read(decoder.output_norm.weight)).to(device)
         self.epsilon = decoder.output_norm.epsilon
         self.embedding = torch.from_numpy(weights.read(decoder.embedding)).to(device, torch.float16)
