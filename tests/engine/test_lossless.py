@@ -127,7 +127,7 @@ def drafters(
         "model": [ModelDrafter(load_with(runtimes[0], copy))],
         "suffix+model": [SuffixDrafter(), ModelDrafter(load_with(runtimes[1], copy))],
     }
-    if target.capabilities.bit_exact_rows:  # elsewhere the corpus' drafter has one, which is enough for the time it takes
+    if target.capabilities.bit_exact_rows:  # elsewhere, where it takes long, the corpus' drafter has one
         drafters["recycling"] = [RecyclingDrafter(target.vocabulary.size)]
     if target.capabilities.trees:
         drafters["bushy"] = [Bushy(ModelDrafter(load_with(runtimes[0], copy)))]
