@@ -10,7 +10,6 @@ import pytest
 from slipstream.corpus import LOCAL, Corpus, Record, Ring, scope_key
 from slipstream.corpus import corpus as module
 from slipstream.corpus.index import Match
-from tests.helpers import resident
 
 TEXT = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
 
@@ -139,3 +138,8 @@ def test_the_bill_is_what_the_process_grows_by(tmp_path: Path) -> None:
     assert corpus.memory() == pytest.approx(grown, rel=0.1)
     assert expected == pytest.approx(grown, rel=0.1), "the bill is right before the first text"
     corpus.close()
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
