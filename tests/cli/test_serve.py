@@ -18,6 +18,7 @@ import pytest
 
 from slipstream.cli.serve import _names
 from tests.server.process import Process
+from tests.server.serving import until
 from tests.tiny_models import tiny_llama
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -63,6 +64,7 @@ def test_a_second_signal_ends_answers_and_says_so(processes: list[Process], mode
         waiting = pool.submit(httpx.post, f"{process.url}/v1/completions", json=endless, timeout=60)
         with httpx.stream("POST", f"{process.url}/v1/completions", json={**endless, "stream": True}) as stream:
             next(stream.iter_lines())
+            until(lambda: "llamacpp:requests_processing 2.0" in httpx.get(f"{process.url}/metrics").text)
             for _ in range(2):
                 process.process.send_signal(signal.SIGINT)
                 sleep(0.3)
