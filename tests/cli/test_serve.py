@@ -60,11 +60,11 @@ def test_a_second_signal_ends_answers_and_says_so(processes: list[Process], mode
     process = Process("-m", str(model), "--draft", "suffix")
     processes.append(process)
     endless = {**PROMPT, "max_tokens": 100_000, "logit_bias": {str(token): -100 for token in range(2, 5)}}
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=process.url, timeout=60) as client:
         waiting = pool.submit(httpx.post, f"{process.url}/v1/completions", json=endless, timeout=60)
-        with httpx.stream("POST", f"{process.url}/v1/completions", json={**endless, "stream": True}) as stream:
+        until(lambda: "\nslipstream:requests_processing 1.0\n" in client.get("/metrics").text)
+        with client.stream("POST", "/v1/completions", json={**endless, "stream": True}) as stream:
             next(stream.iter_lines())
-            until(lambda: "llamacpp:requests_processing 2.0" in httpx.get(f"{process.url}/metrics").text)
             for _ in range(2):
                 process.process.send_signal(signal.SIGINT)
                 sleep(0.3)
