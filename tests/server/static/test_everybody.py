@@ -45,13 +45,16 @@ def test_everything_can_be_done_by_keyboard_and_the_focus_is_visible(visit: Visi
 
 def test_the_focus_goes_on_with_the_answer_that_takes_another_s_place(visit: Visit) -> None:
     visit.ask("One")
-    visit.page.get_by_role("button", name="Regenerate").press("Enter")
+    again = visit.page.get_by_role("button", name="Regenerate")  # there when the answer is complete
+    again.press("Enter")
     visit.wait_until(lambda: len(visit.api.requests) == 2)
     expect(visit.answers.last).to_be_focused()
+    expect(again).to_be_visible()
     visit.page.get_by_role("button", name="Edit").press("Enter")
     visit.page.keyboard.press("Enter")
     visit.wait_until(lambda: len(visit.api.requests) == 3)
     expect(visit.answers.last).to_be_focused()
+    expect(again).to_be_visible()
     visit.page.keyboard.press("Tab")
     visit.ask("Two")
     expect(visit.prompt).to_be_focused()
