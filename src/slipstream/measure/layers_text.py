@@ -57,7 +57,8 @@ def _before(report: LayerReport) -> str:
 
 def _verdict(report: LayerReport) -> str:
     if not report.subsets:
-        return "Nothing was looked at yet; give a larger --budget."
+        more = "run it again to search on" if report.partial else "give a larger --budget"
+        return f"Nothing was looked at yet; {more}."
     best = report.subsets[0]
     ratio = best.speedup if best.checked is None else min(best.speedup, best.checked)
     rest = "There is nothing better near by." if report.complete else "Run it again to search on."
