@@ -51,7 +51,7 @@ def with_profile(settings: Settings) -> tuple[Settings, str | None]:
     try:
         profile = find(resolve(settings.model), None if settings.runtime == "auto" else settings.runtime)
     except ProfileError as error:
-        return settings, f"{error} Suffix lookup drafts meanwhile."
+        return settings, f"{error} The default drafts meanwhile."
     if profile is None:
         return settings, None
     if profile.missing is not None:

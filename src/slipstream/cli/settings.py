@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from slipstream.engine import GenerationOptions, ModelOptions, SpeculationOptions
 
 DEFAULT_MODEL = "smollm2-135m"
-NAMED = ("suffix", "recycling", "lowbit", "layers")
+AUTO = "auto"
+NAMED = ("suffix", "recycling", "lowbit", "layers", "head")
 """Drafters with a name of their own (`engine.loading.NAMED`, which is not imported for a help page)."""
 
 CORPUS_VARIABLE = "SLIPSTREAM_CORPUS"
@@ -57,9 +58,10 @@ class Settings:
             SPECULATION,
             "Who guesses the next tokens: none, suffix (looks for repetitions; needs no second model), recycling (what "
             "the model thought of the last time after the same token), lowbit (a copy of the model in four bits, made "
-            "once), layers (the model with a part of its layers), a model like --model, best with the same vocabulary, "
-            "the path of a head that was trained for it, or several joined by plus signs, such as suffix+MODEL. "
-            "Default: what `slipstream advise --save` found best for the model, else suffix.",
+            "once), layers (the model with a part of its layers), head (the one that comes with Slipstream for the "
+            "model, as for smollm2-135m), a model like --model, best with the same vocabulary, the path of a head that "
+            "was trained for it, or several joined by plus signs, such as suffix+MODEL. Default: what `slipstream "
+            "advise --save` found best for the model, else auto: suffix, and head where there is one.",
             "-d",
             "--draft",
             metavar="DRAFTER",
@@ -208,7 +210,7 @@ class Settings:
     @property
     def drafter(self) -> str:
         """What `--draft` and `--speculation` come to. Raises UsageError for what can be no drafter."""
-        draft = "suffix" if self.draft is None else self.draft
+        draft = AUTO if self.draft is None else self.draft
         if not (draft and Path(draft).exists()):
             _check_drafter(draft)
         return "none" if self.speculation == "off" else draft
@@ -305,17 +307,18 @@ def with_settings(function: Callable[..., None], without: Collection[str] = ()) 
 
 def _check_drafter(spec: str) -> None:
     """Refuse slips of the pen and impossible combinations; whether there is such a model is seen later."""
-    names = ", ".join(("none", *NAMED))
-    forms = f"--draft must be {names}, a model, a head, or several joined by plus signs, such as suffix+MODEL"
+    alone = (AUTO, "none")
+    names = ", ".join((*alone, *NAMED))
+    forms = f"--draft must be {names}, a model, a head's file, or several joined by plus signs, such as suffix+MODEL"
     if not spec.strip():
         raise UsageError(f"{forms}, not empty.")
     parts = spec.split("+")
-    if parts == ["none"]:
+    if len(parts) == 1 and spec in alone:
         return
     for part in parts:
-        if part == "none":
-            raise UsageError(f"{forms}; leave none out of {spec}.")
-        if part.partition(":")[0] not in NAMED and (meant := difflib.get_close_matches(part, ("none", *NAMED), 1, 0.7)):
+        if part in alone:
+            raise UsageError(f"{forms}; leave {part} out of {spec}.")
+        if part.partition(":")[0] not in NAMED and (meant := difflib.get_close_matches(part, (*alone, *NAMED), 1, 0.7)):
             raise UsageError(f"{forms}; did you mean {meant[0]}?")
     if "" in parts and parts[0] == "suffix":  # paths and the hub's names may have plus signs in them
         raise UsageError(f"{forms}; {spec} names no model after the plus sign.")

@@ -21,10 +21,12 @@ from slipstream.engine.batch import Batch, Generation
 from slipstream.engine.completion import Completion
 from slipstream.engine.learning import Costs, adaptive_policy, new_costs
 from slipstream.engine.loading import (
+    AUTO,
     DraftPlan,
     DraftSpec,
     LoadProgress,
     ModelOptions,
+    default_draft,
     load_drafters,
     load_model,
     plan_draft,
@@ -71,7 +73,7 @@ class Engine:
     """A target model, drafters and the loop that joins them. Use one engine from one thread at a time.
 
     >>> from slipstream import Engine
-    >>> with Engine.load("smollm2-135m", draft="suffix") as engine:
+    >>> with Engine.load("smollm2-135m") as engine:
     ...     print(engine.generate([{"role": "user", "content": "Name a colour."}], seed=7).text)
     """
 
@@ -117,7 +119,7 @@ class Engine:
         cls,
         model: str | Path,
         *,
-        draft: DraftSpec = None,
+        draft: DraftSpec = AUTO,
         speculation: Speculation = "auto",
         num_draft_tokens: int | None = None,
         max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
@@ -128,9 +130,10 @@ class Engine:
         """Load a target and its drafter.
 
         model:            a path, a short name or `hf:owner/repo/file.gguf` (docs/models.md)
-        draft:            None or "none", "suffix", a model as above, several of them joined by plus signs
-                          ("suffix+" and a model), or a `Drafter` of your own or a list of them, which the engine closes
-                          when it is closed
+        draft:            "auto": suffix lookup, and the head that comes with Slipstream where there is one for the
+                          model and it can be used; None or "none"; "suffix", "head", a model as above, several of them
+                          joined by plus signs ("suffix+" and a model), or a `Drafter` of your own or a list of them,
+                          which the engine closes when it is closed
         speculation:      "auto" drafts as much as pays by what was measured on this machine; "on" always drafts
                           `num_draft_tokens`; "off" decodes plainly
         num_draft_tokens: draft length, 0 to 64: the most for "auto" (None is 16, and 32 for a text with a prediction),
@@ -160,14 +163,14 @@ class Engine:
         )
         engine._source = _Source(header, options, new_costs())
         with engine._closing_on_error():
-            engine._add_drafters(spec, plans, progress)
-            engine._learn(plans, speculation, num_draft_tokens, max_slowdown)
+            used = engine._add_drafters(spec, plans, progress)
+            engine._learn(used, speculation, num_draft_tokens, max_slowdown)
         return engine
 
     def sharing(
         self,
         *,
-        draft: DraftSpec = None,
+        draft: DraftSpec = AUTO,
         speculation: Speculation = "auto",
         num_draft_tokens: int | None = None,
         max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
@@ -190,8 +193,8 @@ class Engine:
         engine = Engine(self.target, template=self.template, defaults=self.defaults, notices=notices)
         engine._owns_target, engine._pool, engine._source = False, self._pool, source
         with engine._closing_on_error():
-            engine._add_drafters(spec, plans, progress)
-            engine._learn(plans, speculation, num_draft_tokens, max_slowdown)
+            used = engine._add_drafters(spec, plans, progress)
+            engine._learn(used, speculation, num_draft_tokens, max_slowdown)
         return engine
 
     @contextmanager
@@ -205,16 +208,18 @@ class Engine:
 
     def _add_drafters(
         self, spec: str | list[Drafter], plans: Several[DraftPlan], progress: LoadProgress | None
-    ) -> None:
-        """Load them, unless the target could not use any."""
+    ) -> Several[DraftPlan]:
+        """Load them, unless the target could not use any; returns the plans of those that were loaded."""
         assert self._source is not None
         if isinstance(spec, list):
             self.drafters = _seeing(spec, self.target)
         elif self.target.capabilities.rollback:
-            self.drafters = load_drafters(plans, self.target, progress)
+            self.drafters, plans, notices = load_drafters(plans, self.target, progress)
             self.draft_files = [plan.model for plan in plans if plan.model is not None and plan.choice is not None]
+            self.notices += notices
         if not self.target.capabilities.rollback:
             self._close_drafters()
+        return plans
 
     def _learn(self, plans: Several[DraftPlan], speculation: Speculation, length: int | None, slowdown: float) -> None:
         """The policy that the options ask for; measures costs where it needs them."""
@@ -333,6 +338,13 @@ class Engine:
     def drafter_name(self) -> str:
         """The drafters' names joined by plus signs, "none" without any."""
         return _names(self.drafters)
+
+    @property
+    def default_draft(self) -> str:
+        """What `draft="auto"` comes to for this target, such as "suffix+head"; UsageError for engines not made by `load`."""
+        if self._source is None:
+            raise UsageError("Only an engine that Engine.load made knows the file that it has its model from.")
+        return default_draft(self._source.header, self._source.options)
 
     def memory(self) -> dict[str, int]:
         """Bytes taken by the target and by the drafters."""

@@ -13,14 +13,15 @@ from slipstream.draft import ModelDrafter, OtherTokenizerDrafter, RecyclingDraft
 from slipstream.engine.heads import find_head, load_head
 from slipstream.engine.layers import drafting_layers, layers_drafter, pruned_copy
 from slipstream.engine.low_bit import low_bit_copy
-from slipstream.errors import UnsupportedModelError, UsageError, VocabularyMismatchError
+from slipstream.errors import SlipstreamError, UnsupportedModelError, UsageError, VocabularyMismatchError
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header, resolve
 from slipstream.models.draft_spec import split_draft
 from slipstream.models.heads import HeadFile
+from slipstream.models.shipped_heads import shipped_head
 from slipstream.runtime import Choice, LoadOptions, RuntimeName, choose, load, runtime_named
 from slipstream.tokenizer import overlap
 
-LOW_BIT, LAYERS, HEAD = "lowbit", "layers", "head"
+AUTO, SUFFIX, LOW_BIT, LAYERS, HEAD = "auto", "suffix", "lowbit", "layers", "head"
 LITTLE_OVERLAP = 0.3
 """Of the smaller vocabulary. Where two have less in common, a draft model of the other is a doubtful one."""
 DraftSpec = str | Path | Drafter | Sequence[Drafter] | None
@@ -99,6 +100,7 @@ class DraftPlan:
     choice: the runtime that it gets, None where it drafts on the target's own
     more:   drafters that come with it
     notice: a sentence or two for people about how it drafts, None where that goes without saying
+    optional: whether the others draft without it where it cannot be loaded
     """
 
     name: str
@@ -107,6 +109,7 @@ class DraftPlan:
     choice: Choice | None = None
     more: Sequence["DraftPlan"] = ()
     notice: str | None = None
+    optional: bool = False
 
     @property
     def notices(self) -> list[str]:
@@ -126,7 +129,7 @@ class DraftRequest(NamedTuple):
 def _plan_suffix(request: DraftRequest) -> DraftPlan:
     if request.argument:
         raise UsageError(f"suffix takes nothing after a colon, and suffix:{request.argument} has something.")
-    return DraftPlan("suffix", partial(_load_suffix, _corpus_folder(request)))
+    return DraftPlan(SUFFIX, partial(_load_suffix, _corpus_folder(request)))
 
 
 def _load_suffix(corpus: Path | None, target: Model, progress: LoadProgress | None) -> Drafter:
@@ -182,11 +185,28 @@ def _plan_copy(name: str, copy: GgufHeader, options: ModelOptions) -> DraftPlan:
     return DraftPlan(name, _loader(copy, choice, options, _same_vocabulary(name, shared)), copy, choice)
 
 
+def _plan_shipped_head(request: DraftRequest) -> DraftPlan:
+    if request.argument:
+        raise UsageError(
+            f"head takes nothing after a colon, and head:{request.argument} has something; name a head's file without "
+            "head: before it."
+        )
+    target = request.target.path
+    head = shipped_head(request.target)
+    if head is None:
+        raise UsageError(
+            f"No head for {target.name} comes with Slipstream; train one with `slipstream train-drafter {target}`, or "
+            "name a head's file."
+        )
+    return _planned_head(head, HEAD, request._replace(argument=HEAD))
+
+
 NAMED: dict[str, Callable[[DraftRequest], DraftPlan]] = {
-    "suffix": _plan_suffix,
+    SUFFIX: _plan_suffix,
     "recycling": _plan_recycling,
     LOW_BIT: _plan_low_bit,
     LAYERS: _plan_layers,
+    HEAD: _plan_shipped_head,
 }
 """How drafters that have a name are planned; whatever has none of these is a model."""
 
@@ -200,13 +220,15 @@ def plan_draft(
     """
     if spec == "none":
         return []
+    if spec == AUTO:
+        return _plan_default(DraftRequest("", target, options, progress))
     parts = split_draft(spec)
-    if "" in parts or "none" in parts or len(set(parts)) < len(parts):
+    if "" in parts or {"none", AUTO} & set(parts) or len(set(parts)) < len(parts):
         raise UsageError(
-            f"The draft {spec!r} must be none, or different drafters joined by plus signs: "
+            f"The draft {spec!r} must be {AUTO}, none, or different drafters joined by plus signs: "
             f"{', '.join(NAMED)}, or a model."
         )
-    several = len([part for part in parts if planner_of(part) is None]) > 1
+    several = len([part for part in parts if planner_of(part) in (None, _plan_shipped_head)]) > 1
     plans = []
     for part in parts:
         named, (_, _, argument) = planner_of(part), part.partition(":")
@@ -224,20 +246,54 @@ def planner_of(part: str) -> Callable[[DraftRequest], DraftPlan] | None:
     return None if Path(part).exists() else NAMED.get(part.partition(":")[0])
 
 
+def default_draft(target: GgufHeader, options: ModelOptions) -> str:
+    """What "auto" comes to for a target: suffix lookup, and the head that comes with Slipstream where it can be used."""
+    try:
+        return SUFFIX if usable_head(target, options) is None else f"{SUFFIX}+{HEAD}"
+    except SlipstreamError:
+        return SUFFIX
+
+
+def usable_head(target: GgufHeader, options: ModelOptions) -> HeadFile | None:
+    """The head that comes with Slipstream for a target, None where there is none, or the target gives no hidden states.
+
+    Raises SlipstreamError where its file is missing or damaged.
+    """
+    return shipped_head(target) if choose(target, options.for_target()).runtime == "native" else None
+
+
+def _plan_default(request: DraftRequest) -> list[DraftPlan]:
+    """Whatever is wrong with a head that nobody asked for, the target runs without it."""
+    suffix = _plan_suffix(request)
+    try:
+        head = usable_head(request.target, request.options)
+        planned = None if head is None else _planned_head(head, HEAD, request)
+    except SlipstreamError as error:
+        return [replace(suffix, notice=_without_head(error))]
+    return [suffix] if planned is None else [suffix, replace(planned, optional=True)]
+
+
+def _without_head(reason: SlipstreamError) -> str:
+    return f"Suffix lookup drafts alone, without the head that comes with Slipstream: {reason}"
+
+
 def _plan_head(request: DraftRequest, several: bool) -> DraftPlan | None:
     """The plan of a head that the argument names; None for what is no head."""
     target, report = request.target, request.progress
     what = f"GGUF copy of {Path(request.argument).name}"
     head = find_head(request.argument, target, lambda done: report(what, done) if report else None)
-    if head is None:
-        return None
-    if (choice := choose(target, request.options.for_target())).runtime != "native":
+    return None if head is None else _planned_head(head, head.header.path.stem if several else HEAD, request)
+
+
+def _planned_head(head: HeadFile, source: str, request: DraftRequest) -> DraftPlan:
+    """Raises UnsupportedModelError for a target without hidden states."""
+    target, options = request.target, request.options
+    if (choice := choose(target, options.for_target())).runtime != "native":
         raise UnsupportedModelError(
             f"{request.argument} is a head, which needs hidden states of its target, and {target.path.name} runs on "
             "llama.cpp, which gives none; use the native runtime, or another draft."
         )
-    source = head.header.path.stem if several else HEAD
-    return DraftPlan(source, partial(_load_head, head, source, target, request.options), head.header, choice)
+    return DraftPlan(source, partial(_load_head, head, source, target, options), head.header, choice)
 
 
 def _load_head(
@@ -317,17 +373,31 @@ def _loader(
     return load_drafter
 
 
-def load_drafters(plans: Sequence[DraftPlan], target: Model, progress: LoadProgress | None) -> list[Drafter]:
-    """Load what was planned: all of it, or nothing."""
-    drafters: list[Drafter] = []
+class LoadedDrafters(NamedTuple):
+    """Drafters beside the plans that they come from, and why others are not among them, for people."""
+
+    drafters: list[Drafter]
+    plans: list[DraftPlan]
+    notices: list[str]
+
+
+def load_drafters(plans: Sequence[DraftPlan], target: Model, progress: LoadProgress | None) -> LoadedDrafters:
+    """Load what was planned: all of it but what is optional and cannot be, or nothing."""
+    loaded = LoadedDrafters([], [], [])
     try:
-        for plan in plans:  # a comprehension would lose those that are loaded when one fails
-            drafters.append(plan.load(target, progress))  # noqa: PERF401
+        for plan in plans:
+            try:
+                loaded.drafters.append(plan.load(target, progress))
+                loaded.plans.append(plan)
+            except SlipstreamError as error:
+                if not plan.optional:
+                    raise
+                loaded.notices.append(_without_head(error))
     except BaseException:
-        for drafter in drafters:
+        for drafter in loaded.drafters:
             drafter.close()
         raise
-    return drafters
+    return loaded
 
 
 def sampling_defaults(header: GgufHeader) -> SamplingParams:

@@ -21,7 +21,7 @@ from slipstream.models.fingerprint import fingerprint
 from slipstream.models.paths import config_directory
 from slipstream.models.storage import DENIED, FULL, publish, staging
 
-DRAFTERS = ("none", "suffix", "recycling", "lowbit", "layers")
+DRAFTERS = ("auto", "none", "suffix", "recycling", "lowbit", "layers", "head")
 """What drafts without a file of the user's."""
 REMEDY = "run `slipstream advise --save` again, or delete the file"
 
@@ -70,7 +70,7 @@ class Profile:
             return None
         return (
             f"The draft model {gone[0]} that the profile of {self.target} names is not there any more; "
-            f"suffix drafts instead. Run `slipstream advise --save` again to choose anew."
+            f"the default drafts instead. Run `slipstream advise --save` again to choose anew."
         )
 
 
