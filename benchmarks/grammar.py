@@ -87,7 +87,7 @@ def measure(vocabulary: Vocabulary, spelt: GrammarVocabulary, schema: dict[str, 
 
 def main() -> None:
     """Median and 95th percentile of each step."""
-    with Engine.load(sys.argv[1] if len(sys.argv) > 1 else "smollm2-135m", fetch=True) as engine:
+    with Engine.load(sys.argv[1] if len(sys.argv) > 1 else "smollm2-135m", draft=None, fetch=True) as engine:
         started = perf_counter()
         spelt = engine.grammar_vocabulary
         print(f"{spelt.size} tokens; vocabulary made ready in {perf_counter() - started:.2f} s")

@@ -114,7 +114,7 @@ def main() -> None:
             copy = requantize(path, Path(directory) / "draft.gguf", arguments.draft_type)
         options = ModelOptions(context_length=1024, runtime=arguments.runtime)
         with Engine.load(
-            path, speculation="on", num_draft_tokens=arguments.num_draft_tokens, options=options
+            path, draft=None, speculation="on", num_draft_tokens=arguments.num_draft_tokens, options=options
         ) as engine:
             draft_options = LoadOptions(arguments.runtime, context_length=1024)
             loaded = load(copy, choose(read_header(copy), draft_options), draft_options)

@@ -79,7 +79,7 @@ def main() -> None:
 def compare(target: str, arguments: argparse.Namespace, recorder: Recorder) -> None:
     """One target: plain and predicted answers in turn."""
     options = ModelOptions(runtime=arguments.runtime, context_length=4096)
-    with Engine.load(rig_file(TARGETS[target]), speculation="auto", options=options) as engine:
+    with Engine.load(rig_file(TARGETS[target]), draft=None, options=options) as engine:
         completion, sampling = answer_of(engine, arguments.lines)
         prediction = changed(completion.text)
         speeds: dict[str, list[float]] = {"plain": [], "predicted": []}

@@ -35,7 +35,7 @@ PASSES = 9
 
 def collect_rows(model: str, count: int = 150) -> NDArray[np.float32]:
     """[count, vocab] logits along a generated text."""
-    with Engine.load(model, fetch=True, options=ModelOptions(max_sequences=2)) as engine:
+    with Engine.load(model, draft=None, fetch=True, options=ModelOptions(max_sequences=2)) as engine:
         messages = [{"role": "user", "content": "Write a short story about a fox who learns to code in Python."}]
         completion = engine.generate(messages, temperature=1.0, seed=3, max_tokens=count)
         tokens = [*completion.prompt_tokens, *completion.tokens]

@@ -75,7 +75,7 @@ def test_two_heads_and_a_model(target: Path, tmp_path: Path) -> None:
 
 
 def generated_plainly(target: Path) -> list[int]:
-    with Engine.load(target, options=OPTIONS) as engine:
+    with Engine.load(target, draft=None, options=OPTIONS) as engine:
         return engine.generate("thin air", max_tokens=12, temperature=0).tokens
 
 

@@ -42,7 +42,7 @@ def head(request: pytest.FixtureRequest, target: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def plain(target: Path) -> Iterator[Engine]:
-    with Engine.load(target, options=OPTIONS) as engine:
+    with Engine.load(target, draft=None, options=OPTIONS) as engine:
         yield engine
 
 
@@ -172,7 +172,7 @@ def test_prompts_longer_than_a_forward_are_read_in_parts(engine: Engine, plain: 
 def test_the_context_s_end(target: Path, head: Path) -> None:
     options = replace(OPTIONS, context_length=64)
     with (
-        Engine.load(target, options=options) as plain,
+        Engine.load(target, draft=None, options=options) as plain,
         Engine.load(target, draft=head, speculation="on", options=options) as fast,
     ):
         for setting in SETTINGS:

@@ -235,7 +235,7 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """An engine without drafters that was loaded from a file, with a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tiny_llama(tmp_path / "model.gguf")
-    with Engine.load(tmp_path / "model.gguf") as engine:
+    with Engine.load(tmp_path / "model.gguf", draft=None) as engine:
         yield engine
 
 

@@ -39,7 +39,8 @@ def _advise(
             "-c",
             metavar="DRAFTER",
             help="A drafter to measure: suffix, a model like --model, or several joined by plus signs. May be "
-            "repeated. Default: suffix, and the models of the same vocabulary that are found on this machine.",
+            "repeated. Default: suffix, suffix+head where a head comes with Slipstream for the model, and the models "
+            "of the same vocabulary that are found on this machine.",
         ),
     ] = None,
     prompts: Annotated[
@@ -88,7 +89,8 @@ def _advise(
 
     _check(settings, minutes, max_tokens)
     target, asked = _header(settings), _prompts(prompts, kinds)
-    advice = _measured(settings, target, _candidates(candidates, target), asked, minutes, max_tokens)
+    drafters = _candidates(candidates, target, settings)
+    advice = _measured(settings, target, drafters, asked, minutes, max_tokens)
     profile, trouble = None, None
     try:
         profile = _save(advice, target, settings) if save else None
@@ -137,12 +139,12 @@ def _prompts(path: Path | None, kinds: list[str] | None) -> "list[BenchPrompt]":
     return shipped_prompts(wanted) if path is None else select(read_prompts(path), wanted)
 
 
-def _candidates(specs: list[str] | None, target: "GgufHeader") -> "Candidates":
+def _candidates(specs: list[str] | None, target: "GgufHeader", settings: Settings) -> "Candidates":
     from slipstream.measure.candidates import found_candidates, named_candidates
 
     if not specs:
-        return found_candidates(target)
-    candidates = named_candidates(specs, target)
+        return found_candidates(target, options=settings.model_options())
+    candidates = named_candidates(specs, target, settings.model_options())
     if not candidates.chosen:
         reasons = " ".join(f"{one.name}: {one.reason}" for one in candidates.left_out)
         raise UsageError(f"None of the candidates can be measured. {reasons}")

@@ -46,7 +46,8 @@ def bench(
         list[str] | None,
         _option(
             "What to compare with plain decoding: a drafter as in `run --draft`, then ,n=4 for a fixed length, "
-            ",speculation=auto|on, ,name=LABEL. May be repeated. Default: suffix.",
+            ",speculation=auto|on, ,name=LABEL. May be repeated. Default: what `run` drafts by, suffix, and head where one "
+            "comes with Slipstream for the model.",
             "-c",
             "--config",
             metavar="CONFIG",
@@ -104,7 +105,7 @@ def bench(
     if out is not None and prompts is not None and is_one_of(out, [prompts]):
         raise UsageError(f"--out would overwrite the prompts in {out}; choose another place.")
     options = _generation_options(settings, max_tokens, seed, repeats)
-    configurations = parse_configurations(["suffix"] if config is None else config)
+    configurations = None if config is None else parse_configurations(config)
     chosen = _prompts(prompts, kinds, per_kind)
     with ExitStack() as stack:
         run = _Run(settings, options, repeats, stack)
@@ -162,13 +163,16 @@ class _Run:
         if out is not None:
             self._writer = self._stack.enter_context(Writer(out))
 
-    def load(self, configurations: "Sequence[Configuration]", against: Iterable[str]) -> None:
-        """The target must load; of the others those that do take part."""
+    def load(self, configurations: "Sequence[Configuration] | None", against: Iterable[str]) -> None:
+        """The target must load; of the others those that do take part. Without any the target's default does."""
+        from slipstream.measure.configurations import parse_configurations
         from slipstream.measure.lineup import effective_params, header, join, measured_costs
         from slipstream.measure.server import Server
         from slipstream.policy import DEFAULT_MAX_SLOWDOWN
 
         plain = self._stack.enter_context(_load_plain(self._settings))
+        if configurations is None:
+            configurations = parse_configurations([f"auto,name={plain.default_draft}"])
         slowdown = self._settings.speculation_options().get("max_slowdown", DEFAULT_MAX_SLOWDOWN)
         engines = {configurations[0].name: plain}
         failures: list[Failure] = []

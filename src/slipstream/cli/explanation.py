@@ -53,6 +53,8 @@ def _facts(found: "Explanation") -> list[tuple[str, str]]:
         ("memory", _memory(found)),
         ("speed", _speed(found)),
     ]
+    if found.head:
+        facts.append(("head", f"the one that comes with Slipstream drafts for it and takes {_bytes(found.head)} more"))
     if found.copies:
         facts.append(("low-bit copy", _copies(found.copies)))
     return [(name, " ".join(terminal.printable(text).split())) for name, text in facts]

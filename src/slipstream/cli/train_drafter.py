@@ -56,6 +56,24 @@ def train_drafter(
     size: Annotated[
         float | None, _option(RESULT, "Megabytes that the file may have; decides how many tokens can be drafted.")
     ] = None,
+    no_tokenizer: Annotated[
+        bool,
+        _option(
+            RESULT,
+            "Leave the target's vocabulary out of a head's file: it becomes smaller, and llama.cpp cannot read it.",
+            "--no-tokenizer",
+        ),
+    ] = False,
+    beginning: Annotated[
+        str | None,
+        _option(
+            DATA,
+            "A head of the same target to begin with. Default: the one that comes with Slipstream, where there is one "
+            "for the target, else the target's last layer; --set start=target or start=random begins anew.",
+            "--from",
+            metavar="HEAD",
+        ),
+    ] = None,
     prompts: Annotated[
         list[Path] | None,
         _option(
@@ -105,6 +123,8 @@ def train_drafter(
         {name: value for name, value in given.items() if value is not None} | _changes(change or ()) | {"seed": seed}
     )
     _check(changes, size, disk, hours, threads)
+    if kind == "model":
+        _check_model(beginning, no_tokenizer)
     _require_torch(device)
     path = resolve(target)
     ending = "head" if kind == "head" else "draft"
@@ -117,6 +137,8 @@ def train_drafter(
         seconds=None if hours is None else hours * 3600,
         device=device,
         threads=threads,
+        tokenizer=not no_tokenizer,
+        start=beginning,
         changes=changes,
     )
     _train(path, _source(prompts, seed), asked, json)
@@ -157,6 +179,14 @@ def _check(changes: dict[str, Any], size: float | None, disk: float, hours: floa
         check_number("--hours", hours, 0.001, 10**4)
     if threads is not None:
         check_whole("--threads", threads, 1, 1024)
+
+
+def _check_model(beginning: str | None, no_tokenizer: bool) -> None:
+    """Refuse what means something to heads only."""
+    if beginning is not None:
+        raise UsageError("--from names a head to begin with, and --kind model trains none; leave one of them out.")
+    if no_tokenizer:
+        raise UsageError("--no-tokenizer is for heads: a draft model's file needs its vocabulary; leave it out.")
 
 
 FIXED = ("kind", "target", "fingerprint", "prompts", "seed")

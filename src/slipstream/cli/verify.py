@@ -13,7 +13,7 @@ import typer
 from slipstream.cli import terminal
 from slipstream.cli.interrupt import EXIT_CODE, interrupts
 from slipstream.cli.measuring import progress_bar
-from slipstream.cli.settings import Settings, with_settings
+from slipstream.cli.settings import AUTO, Settings, with_settings
 from slipstream.cli.terminal import BOLD, Output
 from slipstream.errors import UsageError
 
@@ -42,7 +42,7 @@ def verify(
         list[str] | None,
         _option(
             "A drafter to verify, as in `run --draft`. May be repeated; then all of them together are verified, too. "
-            "Default: suffix.",
+            "Default: suffix, and head where one comes with Slipstream for the model.",
             "-d",
             "--draft",
             metavar="DRAFTER",
@@ -104,18 +104,20 @@ def _generation_options(settings: Settings, max_tokens: int, count: int | None, 
 
 def _scope(settings: Settings, draft: list[str] | None, *, distribution: bool, self_test: bool) -> "Scope":
     """What is verified. Raises for drafters that cannot be, before anything is loaded."""
-    from slipstream.engine.loading import plan_draft
+    from slipstream.engine.loading import default_draft, plan_draft
     from slipstream.measure.verification import Scope
     from slipstream.measure.ways import Drafting
     from slipstream.models import read_model_header, resolve
 
     settings.speculation_options()
     options = settings.model_options()
-    drafters = list(dict.fromkeys(draft or ["suffix"]))
-    for spec in drafters:
+    given = list(dict.fromkeys(draft or [AUTO]))
+    for spec in given:
         if replace(settings, draft=spec).drafter == "none":
             raise UsageError("--draft none drafts nothing, so there is nothing to verify; name a drafter.")
     header = read_model_header(resolve(settings.model))
+    default = default_draft(header, options).split("+")
+    drafters = list(dict.fromkeys(one for spec in given for one in (default if spec == AUTO else [spec])))
     for spec in drafters:
         plan_draft(spec, header, options)
     if settings.num_draft_tokens == 0:

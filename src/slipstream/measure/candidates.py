@@ -6,10 +6,12 @@ Only headers are read here; whether a candidate loads, fits memory and can take 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from slipstream.engine import ModelOptions
 from slipstream.engine.heads import find_head
-from slipstream.engine.loading import NAMED, planner_of
+from slipstream.engine.loading import AUTO, HEAD, NAMED, default_draft, planner_of, usable_head
 from slipstream.errors import ModelFileError, SlipstreamError, UsageError, VocabularyMismatchError
 from slipstream.models import FoundModel, GgufHeader, Vocabulary, compare, list_models, read_model_header, resolve
 from slipstream.models.families import Suggestion, family_of, parameters, small_siblings
@@ -54,13 +56,15 @@ class Candidates:
     suggestions: list[Suggestion] = field(default_factory=list)
 
 
-def named_candidates(specs: Iterable[str], target: GgufHeader) -> Candidates:
+def named_candidates(specs: Iterable[str], target: GgufHeader, options: ModelOptions | None = None) -> Candidates:
     """What the user asked for: named drafters, files, models, or several joined by plus signs. UsageError: "none".
 
     One that does not exist or does not fit is left out with its reason; the others are measured.
+    options: how the target is loaded
     """
     candidates = Candidates()
-    for spec in dict.fromkeys(spec.strip() for spec in specs):
+    default = partial(default_draft, target, options or ModelOptions())
+    for spec in dict.fromkeys(default() if spec.strip() == AUTO else spec.strip() for spec in specs):
         if spec in ("", "none", "off"):
             raise UsageError(
                 f"--candidates must be {', '.join(NAMED)}, a model, a head or suffix+MODEL; "
@@ -73,12 +77,17 @@ def named_candidates(specs: Iterable[str], target: GgufHeader) -> Candidates:
     return candidates
 
 
-def found_candidates(target: GgufHeader, models: Sequence[FoundModel] | None = None) -> Candidates:
-    """Suffix lookup, and models in the caches of this machine that can draft for the target, the best guess first.
+def found_candidates(
+    target: GgufHeader, models: Sequence[FoundModel] | None = None, options: ModelOptions | None = None
+) -> Candidates:
+    """Suffix lookup, with the head that comes with Slipstream for the target, too, and models in the caches of this
+    machine that can draft for it, the best guess first.
 
-    models: None looks for them
+    models:  None looks for them
+    options: how the target is loaded
     """
     candidates = Candidates([Candidate("suffix", "suffix")])
+    _add_shipped_head(candidates, target, options or ModelOptions())
     fitting: list[Candidate] = []
     for model in _distinct(list_models() if models is None else models, target):
         candidate = _found(model, target)
@@ -95,6 +104,17 @@ def found_candidates(target: GgufHeader, models: Sequence[FoundModel] | None = N
     ]
     candidates.suggestions = _lacking(small_siblings(target), fitting)
     return candidates
+
+
+def _add_shipped_head(candidates: Candidates, target: GgufHeader, options: ModelOptions) -> None:
+    try:
+        head = usable_head(target, options)
+    except SlipstreamError as error:
+        candidates.left_out.append(LeftOut(HEAD, _reason(error)))
+        return
+    if head is not None:
+        both = f"suffix+{HEAD}"
+        candidates.chosen.append(Candidate(both, both, head.header))
 
 
 def _named(spec: str, target: GgufHeader) -> Candidate:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from slipstream.engine.low_bit import DEFAULT_KIND, copies_of, is_worth_a_copy
-from slipstream.errors import ModelFileError
+from slipstream.errors import ModelFileError, SlipstreamError
 from slipstream.measure.memory_bill import kv_bytes_per_token
 from slipstream.models import GgufHeader, PackedStrings, read_model_header
 from slipstream.models.low_bit import planned_to_fall_back, planned_types, unreadable_type
+from slipstream.models.shipped_heads import shipped_head
 from slipstream.models.tensor_types import bytes_by_type, fallen_back
 from slipstream.runtime import LoadOptions, choose, devices
 from slipstream.runtime.checks import check_sizes, context_for
@@ -63,6 +64,7 @@ class Explanation:
     read:        weights that a token of plain decoding reads
     read_behind: keys and values that one behind a full context reads
     read_rate:   of this machine's memory, None where layers go to a GPU or it was not measured
+    head:        what the head that comes with Slipstream for it takes beside it; 0 where none does
     """
 
     name: str
@@ -83,6 +85,7 @@ class Explanation:
     read: int
     read_behind: int | None
     read_rate: float | None
+    head: int = 0
 
     @property
     def first_rate(self) -> float | None:
@@ -118,6 +121,7 @@ class Explanation:
             "computes_on": self.computes_on,
             "context": self.context,
             "memory_bytes": {"weights": self.weights, "kv_cache": self.kv_cache, "buffers": self.buffers},
+            "head_bytes": self.head,
             "free_bytes": self.free,
             "bytes_per_token": self.read,
             "bytes_per_second": self.read_rate,
@@ -174,7 +178,19 @@ def explain(header: GgufHeader, options: LoadOptions) -> Explanation:
         read=read,
         read_behind=behind,
         read_rate=_read_rate(read, threads) if on_cpu else None,
+        head=_head(header, context, threads) if choice.runtime == "native" else 0,
     )
+
+
+def _head(header: GgufHeader, context: int, threads: int) -> int:
+    """Bytes of the head that drafts where nothing else is asked for; 0 where there is none that can be used."""
+    from slipstream.runtime.native.head import head_memory
+
+    try:
+        head = shipped_head(header)
+        return 0 if head is None else sum(head_memory(head, header, context_length=context, threads=threads))
+    except SlipstreamError:
+        return 0
 
 
 def _copies(header: GgufHeader) -> list[LowBitCopy]:

@@ -36,14 +36,21 @@ IN_BLOCK = frozenset(MATRICES + VECTORS) - {"fc", "output", "enc.output_norm", "
 class HeadTask:
     """Implements `Task` for a head.
 
-    half: multiply in bfloat16
+    half:  multiply in bfloat16
+    begun: first weights, where the recipe begins with those of a head
     """
 
     def __init__(
-        self, weights: Weights, teacher: Teacher, recipe: Recipe, half: bool, sample: Sequence[States]
+        self,
+        weights: Weights,
+        teacher: Teacher,
+        recipe: Recipe,
+        half: bool,
+        sample: Sequence[States],
+        begun: Parameters | None = None,
     ) -> None:
         spread = spread_of(sample)
-        first = new_head(weights, teacher.output, spread, recipe.seed)
+        first = new_head(weights, teacher.output, spread, recipe.seed) if begun is None else begun
         if recipe.start == "target" and recipe.layers[2] == weights.layer_count - 1:
             started_as_target(first, weights, teacher.output, spread)
         self.parameters: Parameters = {name: one.to(teacher.device).requires_grad_() for name, one in first.items()}

@@ -28,6 +28,7 @@ from slipstream.train.loop import Held, Report, Training
 from slipstream.train.model_task import ModelTask, model_shapes
 from slipstream.train.prompts import Source
 from slipstream.train.recipe import Kind, Recipe
+from slipstream.train.start import Start, begun_with, chosen_start
 from slipstream.train.states import StateStore
 from slipstream.train.target import States, Weights, think
 from slipstream.train.task import Task
@@ -53,6 +54,7 @@ class Asked(NamedTuple):
     disk:     bytes of states on disk, at most
     seconds:  for everything, over all runs of the program; None for no limit
     tokenizer: whether the target's vocabulary is part of a head's file, which llama.cpp needs
+    start:    names the head that training begins with; None: the one that comes with Slipstream, where there is one
     """
 
     kind: Kind
@@ -64,6 +66,7 @@ class Asked(NamedTuple):
     device: str
     threads: int | None
     tokenizer: bool = True
+    start: str | None = None
     changes: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -82,7 +85,10 @@ def train_drafter(model: Path, source: Source, asked: Asked, report: Report) -> 
     """
     header = read_model_header(model)
     weights = Weights(header)
-    recipe = planned(header, weights, source, asked)
+    start = None
+    if asked.kind == "head":
+        start = chosen_start(asked.start, dict(asked.changes), header, weights, report.say)
+    recipe = planned(header, weights, source, asked, start)
     work = asked.work or cache_directory() / "training" / f"{recipe.fingerprint[:12]}-{recipe.answers_key}"
     with ExitStack() as stack:
         with storage.storage_errors(work):
@@ -90,7 +96,7 @@ def train_drafter(model: Path, source: Source, asked: Asked, report: Report) -> 
         stack.enter_context(storage.exclusive(work / "lock", lambda: _refuse(work)))
         with storage.storage_errors(asked.out.parent):
             asked.out.parent.mkdir(parents=True, exist_ok=True)
-        return _Run(header, weights, recipe, source, asked, work, report, stack).run()
+        return _Run(header, weights, recipe, source, asked, start, work, report, stack).run()
 
 
 def _refuse(work: Path) -> None:
@@ -106,6 +112,7 @@ class _Run:
     recipe: Recipe
     source: Source
     asked: Asked
+    start: Start | None
     work: Path
     report: Report
     stack: ExitStack
@@ -190,7 +197,8 @@ class _Run:
         if self.recipe.kind == "model":
             return ModelTask(self.weights, teacher, self.recipe, half)
         sample = [store[index] for index in range(min(SAMPLE, len(store.texts)))]
-        return HeadTask(self.weights, teacher, self.recipe, half, sample)
+        begun = None if self.start is None else begun_with(self.start, self.header, self.weights, teacher)
+        return HeadTask(self.weights, teacher, self.recipe, half, sample, begun)
 
     def _write(self, training: Training, shards: Sequence[Shard], figures: dict[str, Any], vocabulary: int) -> None:
         out = self.asked.out
@@ -211,8 +219,13 @@ class _Run:
         write_json(training.folder / "history.json", {"history": training.history, "recipe": told})
 
 
-def planned(header: GgufHeader, weights: Weights, source: Source, asked: Asked) -> Recipe:
-    """The recipe, with sizes that keep the file within its limit. Raises UsageError where none do."""
+def planned(
+    header: GgufHeader, weights: Weights, source: Source, asked: Asked, start: Start | None = None
+) -> Recipe:
+    """The recipe, with sizes that keep the file within its limit. Raises UsageError where none do.
+
+    start: the head that training begins with, whose layers it reads
+    """
     recipe = Recipe(
         kind=asked.kind,
         target=header.name,
@@ -220,8 +233,12 @@ def planned(header: GgufHeader, weights: Weights, source: Source, asked: Asked) 
         prompts=source.key,
         layers=default_layers(weights.layer_count) if asked.kind == "head" else (),
     )
+    if start is not None:
+        recipe = replace(recipe, layers=start.head.target_layers)
     recipe = replace(recipe, **asked.changes)
     recipe.check(weights.layer_count)
+    if start is not None:
+        recipe = replace(recipe, start=start.recipe)
     vocabulary = min(recipe.vocabulary, weights.vocabulary)
     fixed = len(metadata_bytes(described(header, recipe, "x" * 3072, asked.tokenizer))) + 2048
     if recipe.kind == "model":

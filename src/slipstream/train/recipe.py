@@ -28,7 +28,8 @@ class Recipe:
     width, depth, feed_forward, heads: of a draft model; a head has the target's
     self_fed_steps: of the training-time test (EAGLE-3, arXiv 2503.01840, section 3.2)
     step_decay:     weight of a step against the one before
-    start:          "target" begins a head as the target's last layer where it can, "random" with random matrices
+    start:          "target" begins a head as the target's last layer where it can, "random" with random matrices;
+                    "head:" and a digest of its file: with the weights of that head (`train.start`)
     batch:          texts' tokens in one step of the optimiser
     pack:           tokens of a row of the batch; longer texts are cut
     epochs:         times that every text is seen, where time allows
@@ -52,7 +53,7 @@ class Recipe:
     heads: int = 0
     self_fed_steps: int = 3
     step_decay: float = 0.8
-    start: Literal["random", "target"] = "target"
+    start: str = "target"
     batch: int = 2048
     pack: int = 512
     epochs: float = 3.0

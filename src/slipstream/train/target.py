@@ -11,7 +11,7 @@ from slipstream.core.sampling import log_probability
 from slipstream.errors import UnsupportedModelError
 from slipstream.models.gguf import GgufHeader
 from slipstream.runtime.native import _native
-from slipstream.runtime.native.loading import plan
+from slipstream.runtime.native.loading import Plan, plan
 from slipstream.runtime.native.modelfile import NotSupported
 from slipstream.runtime.native.program import Attend, Decoder, GatedUnit, Normalise
 
@@ -82,15 +82,7 @@ class Weights:
 
     def read(self, name: str, rows: Sequence[int] | None = None) -> Numbers:
         """[rows, columns] of a matrix, [columns] of a vector. rows: which of them; None for all."""
-        place = next(place for place in self._plan.places if place[0] == name)
-        parts = [str(part) for part in self._header.parts]
-        weights = _native.load_weights(parts, [place], 1, None)
-        count = place[2]
-        wanted = range(count) if rows is None else rows
-        numbers = np.empty((len(wanted), place[3]), np.float32)
-        for index, row in enumerate(wanted):
-            numbers[index] = _native.row_of(weights, 0, int(row))
-        return numbers[0] if count == 1 else numbers
+        return read_tensor(self._plan, name, rows)
 
     def last_layer(self) -> dict[str, Numbers] | None:
         """The last layer by the names of a head's tensors; None where it is no plain layer of a llama."""
@@ -117,6 +109,18 @@ class Weights:
             "ffn_down": down.matrix,  # type: ignore[union-attr]
         }
         return {name: self.read(tensor) for name, tensor in names.items()}
+
+
+def read_tensor(planned: Plan, name: str, rows: Sequence[int] | None = None) -> Numbers:
+    """As `Weights.read`, of any file that the native runtime knows."""
+    place = next(place for place in planned.places if place[0] == name)
+    weights = _native.load_weights([str(part) for part in planned.parts], [place], 1, None)
+    count = place[2]
+    wanted = range(count) if rows is None else rows
+    numbers = np.empty((len(wanted), place[3]), np.float32)
+    for index, row in enumerate(wanted):
+        numbers[index] = _native.row_of(weights, 0, int(row))
+    return numbers[0] if count == 1 else numbers
 
 
 def think(model: Model, tokens: Sequence[int] | NDArray[np.int32], prompt: int, layers: Sequence[int]) -> States:
