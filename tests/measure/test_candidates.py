@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.engine import ModelOptions
 from slipstream.errors import UsageError
 from slipstream.measure.candidates import Candidates, found_candidates, named_candidates
 from slipstream.models import FoundModel, GgufHeader, models_directory, read_model_header
+from tests.shipping import ship
 from tests.tiny_heads import tiny_head
 from tests.tiny_models import Shape, sentencepiece, tiny_llama
 
@@ -113,3 +115,21 @@ def test_named_candidates_are_measured_whatever_their_size(
 def test_plain_decoding_is_no_candidate(target: GgufHeader, spec: str) -> None:
     with pytest.raises(UsageError, match="always measured"):
         named_candidates([spec], target)
+
+
+def test_the_head_that_comes_with_slipstream_is_measured_with_suffix(
+    target: GgufHeader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = ship(monkeypatch, tmp_path, target.path)
+    candidates = found_candidates(target, [])
+    assert [(one.name, one.draft) for one in candidates.chosen] == [("suffix", "suffix"), ("suffix+head",) * 2]
+    assert candidates.chosen[1].header is not None
+    assert candidates.chosen[1].header.path == head
+    assert [one.draft for one in named_candidates(["auto"], target).chosen] == ["suffix+head"]
+    on_llama_cpp = ModelOptions(runtime="llamacpp")
+    assert [one.name for one in found_candidates(target, [], on_llama_cpp).chosen] == ["suffix"]
+    assert [one.draft for one in named_candidates(["auto"], target, on_llama_cpp).chosen] == ["suffix"]
+    head.unlink()
+    candidates = found_candidates(target, [])
+    assert [one.name for one in candidates.chosen] == ["suffix"]
+    assert "is not there; install Slipstream again" in reasons(candidates)["head"]

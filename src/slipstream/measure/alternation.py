@@ -65,7 +65,7 @@ class _Watched(BaseDrafter):
     """Another's drafter, with a stopwatch; the other one is not closed with it."""
 
     def __init__(self, inner: Drafter) -> None:
-        self.name, self.model = inner.name, inner.model
+        self.name, self.model, self.requires = inner.name, inner.model, inner.requires
         self.first: list[float] = []
         self.rest: list[float] = []
         self._inner = inner
@@ -75,6 +75,9 @@ class _Watched(BaseDrafter):
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         self._inner.begin(sequence, reused_length)
+
+    def observe_prompt(self, sequence: SequenceView, start: int, count: int, rows: Rows) -> None:
+        self._inner.observe_prompt(sequence, start, count, rows)
 
     def extend(self, frontier: Sequence[Growth]) -> None:
         steps = self.rest if any(growth.draft.tokens for growth in frontier) else self.first
