@@ -96,6 +96,9 @@ def test_advice_measures_it_and_its_memory(cli: Cli, tiny: Path, head: Path, two
     assert [one["draft"] for one in (suffix, both)] == ["suffix", "suffix+head"]
     assert both["memory"]["weights_bytes"] > suffix["memory"]["weights_bytes"] == 0
     assert both["memory"]["kv_cache_bytes"] > 0
+    assert both["overall"]["speed_up"] is not None
+    assert both["overall"]["predicted"] is None
+    assert suffix["overall"]["predicted"] is not None
 
 
 def test_a_certificate_is_for_it_too(cli: Cli, tiny: Path, head: Path, two: Path) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from slipstream.models import read_header
 from tests.cli.conftest import Cli
+from tests.shipping import ship_file
 
 FAST = ("--tokens", "300", "--epochs", "0.2", "-t", "1", "--set", "vocabulary=64", "--set", "answer_tokens=12")
 FAST += ("--set", "batch=256", "--set", "pack=64")  # type: ignore[assignment]
@@ -33,6 +35,24 @@ def test_a_head_for_ones_own_documents(cli: Cli, home: Path, tiny: Path, documen
     assert 0 <= found["held_out"]["0"]["positions"][0] <= 1
 
 
+def test_an_hour_begins_with_the_head_that_comes_with_slipstream(
+    cli: Cli, home: Path, tiny: Path, documents: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file has no vocabulary, and the next head begins with it."""
+    pytest.importorskip("torch", reason="needs the extra [train]")
+    given = ("--prompts", documents, "--work", home / "work", "--no-tokenizer", *FAST)
+    assert cli("train-drafter", tiny, *given, "-o", home / "first.gguf").code == 0
+    header = read_header(home / "first.gguf")
+    assert not any(key.startswith("tokenizer.") for key in header.metadata)
+    ship_file(monkeypatch, home / "first.gguf", tiny)
+    for options, begun in (((), True), (("--set", "start=target"), False), (("--from", home / "first.gguf"), True)):
+        result = cli("train-drafter", tiny, *given, "-o", home / "second.gguf", *options)
+        assert result.code == 0, result.err
+        recipe = json.loads(read_header(home / "second.gguf").text("slipstream.head.recipe") or "")
+        assert recipe["start"].startswith("head:") == begun
+        assert ("Training begins with the head that comes with Slipstream" in result.err) == (options == ())
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -46,6 +66,10 @@ def test_a_head_for_ones_own_documents(cli: Cli, home: Path, tiny: Path, documen
         (["-o", "/"], "is a folder"),
         (["--set", "quantisation=Q9"], "one of Q8_0"),
         (["--set", "start=anywhere"], "random or target"),
+        (["--from", "nowhere.gguf"], "There is no file nowhere.gguf"),
+        (["--from", "head.gguf", "--set", "start=target"], "give one of them"),
+        (["--kind", "model", "--from", "head.gguf"], "--kind model trains none"),
+        (["--kind", "model", "--no-tokenizer"], "a draft model's file needs its vocabulary"),
         (["--set", "layers=1,2"], "three numbers from 1 to 2"),
         (["--set", "batch=0"], "batch must be"),
     ],

@@ -57,6 +57,11 @@ class Entrant:
         return "+".join(dict.fromkeys(model.runtime for model in self.engine.draft_models))
 
     @property
+    def has_head(self) -> bool:
+        """Whether one of its drafters goes on from the target's hidden states."""
+        return any(drafter.requires.hidden_layers for drafter in self.engine.drafters)
+
+    @property
     def curve(self) -> Curve | None:
         """Of the first model."""
         return next((table.seconds for table in self.tables if table is not None), None)
@@ -142,11 +147,12 @@ class Study:
     def _probe(self, wave: Wave, target: CostTable, end: float) -> list[BenchPrompt]:
         """Plain answers, what candidates propose for them, and the predictions; returns the prompts that were reached.
 
-        All kinds have one before the time is over, if half of it is enough for that.
+        All kinds have one before the time is over, if half of it is enough for that. Heads get no prediction: what they
+        propose for a token depends on where the round began.
         """
         started = monotonic()
         reached: list[BenchPrompt] = []
-        drafters = {entrant.candidate.name: entrant.engine.drafters for entrant in wave.entrants}
+        drafters = {entrant.candidate.name: entrant.engine.drafters for entrant in wave.entrants if not entrant.has_head}
         evidence: dict[str, list[Evidence]] = {name: [] for name in drafters}
         options: GenerationOptions = {"seed": 0, **self._options, "max_tokens": self._max_tokens, "logprobs": False}
         for prompt in in_turn(self._prompts):
@@ -158,7 +164,7 @@ class Study:
                 evidence[name].append(found)
             reached.append(prompt)
         for entrant in wave.entrants:
-            if found_all := evidence[entrant.candidate.name]:
+            if found_all := evidence.get(entrant.candidate.name):
                 machine = machine_of(self._plain, target, entrant.engine.drafters, entrant.tables)
                 entrant.prediction = predict(found_all, replace(machine, **self._policy))
         return reached or list(self._prompts[:1])
