@@ -16,6 +16,7 @@ import pytest
 from scikit_build_core.build import build_sdist, build_wheel
 
 import slipstream
+from slipstream.models.shipped_heads import SHIPPED
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "slipstream"
@@ -94,14 +95,20 @@ def test_the_source_archive_leaves_out_what_lies_about(tmp_path: Path, monkeypat
     project = tmp_path / "project"
     strays = ["model.gguf", "src/slipstream/model.gguf", "tests/model.gguf", "notes.txt", ".venv/bin/python"]
     strays += ["build/editable/_native.so", "src/slipstream/__pycache__/core.cpython-311.pyc"]
-    for name in [*strays, "src/slipstream/__init__.py", "native/src/module.cpp"]:
+    wanted = {"src/slipstream/__init__.py", "native/src/module.cpp", "src/slipstream/models/shipped/head.gguf"}
+    for name in [*strays, *wanted]:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).touch()
     for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
         shutil.copy(ROOT / name, project)
     names = packed(project, tmp_path, monkeypatch)
-    assert {"src/slipstream/__init__.py", "native/src/module.cpp"} <= names
+    assert wanted <= names
     assert names.isdisjoint(strays)
+    wheel = build_wheel(str(tmp_path), {"wheel.cmake": "false"})
+    with zipfile.ZipFile(tmp_path / wheel) as archive:
+        packed_files = set(archive.namelist())
+    assert "slipstream/models/shipped/head.gguf" in packed_files
+    assert "slipstream/model.gguf" not in packed_files
 
 
 def test_the_package_brings_the_files_that_are_no_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +177,9 @@ def test_scripts_leave_the_package_index_to_the_user(script: Path) -> None:
     assert found == []
 
 
-def test_no_model_weights_are_tracked() -> None:
-    assert [path for path in tracked_files() if path.suffix in (".gguf", ".safetensors", ".bin", ".whl")] == []
+def test_no_model_weights_are_tracked_but_those_of_shipped_heads() -> None:
+    weights = {path for path in tracked_files() if path.suffix in (".gguf", ".safetensors", ".bin", ".whl")}
+    assert weights <= {PACKAGE / "models" / "shipped" / one.file for one in SHIPPED}
 
 
 def test_changelog_fragments_have_a_known_type() -> None:
