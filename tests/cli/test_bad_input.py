@@ -156,6 +156,8 @@ def test_a_mistyped_drafter_names_the_nearest(cli: Cli, tiny: Path) -> None:
     [
         ("none+x", "leave none out"),
         ("suffix+none", "leave none out"),
+        ("auto+x", "leave auto out"),
+        ("atuo", "did you mean auto?"),
         ("sufix+x", "did you mean suffix?"),
         ("lowbits", "did you mean lowbit?"),
         ("suffix+", "names no model after the plus sign"),
@@ -173,7 +175,7 @@ def test_any_models_can_be_combined(cli: Cli, tiny: Path) -> None:
 
 @pytest.mark.parametrize("spec", ["", " "])
 def test_an_empty_drafter_says_what_there_is(cli: Cli, tiny: Path, spec: str) -> None:
-    told = "none, suffix, recycling, lowbit, layers, a model, a head, or several"
+    told = "auto, none, suffix, recycling, lowbit, layers, head, a model, a head's file, or several"
     assert_sentence(cli("run", "-m", tiny, "hi", "-d", spec), 2, told)
 
 

@@ -67,7 +67,7 @@ def named_candidates(specs: Iterable[str], target: GgufHeader, options: ModelOpt
     for spec in dict.fromkeys(default() if spec.strip() == AUTO else spec.strip() for spec in specs):
         if spec in ("", "none", "off"):
             raise UsageError(
-                f"--candidates must be {', '.join(NAMED)}, a model, a head or suffix+MODEL; "
+                f"--candidates must be {', '.join(NAMED)}, a model, a head's file or suffix+MODEL; "
                 "plain decoding is always measured beside them."
             )
         try:
