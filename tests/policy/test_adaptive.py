@@ -100,6 +100,17 @@ class Waiter(Guesser):
         super().grow(growth)
 
 
+class Lookup(Guesser):
+    """Suffix lookup, which finds a long match now and then, and recycling where it finds none."""
+
+    matches, lucky = False, False
+
+    def grow(self, growth: Growth) -> None:
+        source, levels, token = ("suffix", 8, 1) if self.matches else ("recycling", 1, 1 if self.lucky else 2)
+        for _ in range(min(levels, growth.limit)):
+            growth.draft.append(token, source=source, estimate=0.5, bucket=7 * self.matches)
+
+
 class Machine:
     """Plays rounds: `right(draft)` says how often the text goes on with 1 before there is something else."""
 
@@ -234,6 +245,24 @@ def test_the_drafter_with_the_better_prospects_drafts() -> None:
     machine = Machine(FLAT, lookup(token=2), model())
     sources = [draft.sources[0] for draft in (machine.round(always) for _ in range(100)) if len(draft)]
     assert sources[40:].count("model") > 0.8 * len(sources[40:])
+
+
+def test_long_matches_are_suffix_lookup_s_and_the_rest_is_the_head_s() -> None:
+    """Recycling, which is right less often than the head and for one token only, gives way to it."""
+    machine = Machine(FLAT, lambda clock: Lookup(clock, 0.0, free=True), model())
+    lookup, head = machine.drafters
+    assert isinstance(lookup, Lookup)
+    chance = random.Random(3)
+    found: dict[bool, list[str]] = {True: [], False: []}
+    for turn in range(500):
+        lookup.matches, lookup.lucky = chance.random() < 0.3, chance.random() < 0.4
+        true = 8 if lookup.matches else chance.choice((0, 1, 2, 3, 3, 4))
+        steps = head.steps
+        draft = machine.round(lambda _, true=true: true)  # type: ignore[misc]
+        if turn > 100 and len(draft):
+            found[lookup.matches].append(draft.sources[0] if head.steps == steps else f"after a step: {draft.sources[0]}")
+    assert found[True].count("suffix") > 0.95 * len(found[True]), "and no step of the head is wasted on it"
+    assert found[False].count("after a step: model") > 0.9 * len(found[False])
 
 
 def test_trees_where_a_row_costs_little_and_chains_where_it_does_not() -> None:
