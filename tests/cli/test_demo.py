@@ -34,17 +34,18 @@ def demo(checkout: Path, *arguments: str) -> list[str]:
 
 
 def test_it_fetches_the_model_and_answers_without_and_with_speculation(checkout: Path) -> None:
-    pull, plain, fast = demo(checkout)
+    pull, *answers = demo(checkout)
     assert pull == "pull smollm2-135m"
-    assert "--seed 7 --speculation off Print these" in plain
-    assert "--speculation" not in fast
-    assert fast.startswith("run --model smollm2-135m --temperature 0 --max-tokens 200 --seed 7 Print these")
+    for question, plain, fast in (("Why is the sky", *answers[:2]), ("Print these", *answers[2:])):
+        assert f"--seed 7 --speculation off {question}" in plain
+        assert "--speculation" not in fast
+        assert fast.startswith(f"run --model smollm2-135m --temperature 0 --max-tokens 200 --seed 7 {question}")
 
 
 def test_options_come_last_so_that_they_win(checkout: Path) -> None:
-    _, plain, fast = demo(checkout, "--temperature", "1", "--seed", "9")
-    assert "--seed 7 --temperature 1 --seed 9 --speculation off Print these" in plain
-    assert "--seed 7 --temperature 1 --seed 9 Print these" in fast
+    _, plain, fast, *_ = demo(checkout, "--temperature", "1", "--seed", "9")
+    assert "--seed 7 --temperature 1 --seed 9 --speculation off Why is" in plain
+    assert "--seed 7 --temperature 1 --seed 9 Why is" in fast
 
 
 def test_a_terminal_is_told_what_the_colours_mean(checkout: Path) -> None:
