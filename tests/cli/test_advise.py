@@ -111,7 +111,10 @@ def test_a_winner_is_saved_with_its_speed_up(
         (("--minutes", "0"), "--minutes must be from 0.05 to 1440, not 0."),
         (("--minutes", "nan"), "--minutes must be"),
         (("--max-tokens", "0"), "--max-tokens must be"),
-        (("-c", "none"), "--candidates must be suffix, recycling, lowbit, layers, head, a model, a head's file or suffix"),
+        (
+            ("-c", "none"),
+            "--candidates must be suffix, recycling, lowbit, layers, head, a model, a head's file or suffix",
+        ),
         (("-c", "suffx", "--save"), "None of the candidates can be measured. suffx: There is no model called 'suffx'"),
         (("--kinds", "cod"), "did you mean code?"),
         (("--max-slowdown", "2"), "--max-slowdown must be"),

@@ -14,7 +14,7 @@ from slipstream.errors import ModelFileError, RuntimeUnavailableError, Unsupport
 from slipstream.measure.memory_bill import memory_bill
 from slipstream.models import shipped_heads
 from slipstream.models.shipped_heads import SHIPPED, TARGET_FINGERPRINT
-from tests.shipping import ship, ship_file
+from tests.shipping import ship
 from tests.tiny_heads import Facts, bigram_target, head_arrays, tiny_head
 from tests.tiny_models import tiny_llama
 

@@ -260,7 +260,7 @@ def test_long_matches_are_suffix_lookup_s_and_the_rest_is_the_head_s() -> None:
         steps = head.steps
         draft = machine.round(lambda _, true=true: true)  # type: ignore[misc]
         if turn > 100 and len(draft):
-            found[lookup.matches].append(draft.sources[0] if head.steps == steps else f"after a step: {draft.sources[0]}")
+            found[lookup.matches].append("after a step: " * (head.steps > steps) + draft.sources[0])
     assert found[True].count("suffix") > 0.95 * len(found[True]), "and no step of the head is wasted on it"
     assert found[False].count("after a step: model") > 0.9 * len(found[False])
 

@@ -341,7 +341,10 @@ class Engine:
 
     @property
     def default_draft(self) -> str:
-        """What `draft="auto"` comes to for this target, such as "suffix+head"; UsageError for engines not made by `load`."""
+        """What `draft="auto"` comes to for this target, such as "suffix+head".
+
+        Raises UsageError for an engine that was not made by `load`.
+        """
         if self._source is None:
             raise UsageError("Only an engine that Engine.load made knows the file that it has its model from.")
         return default_draft(self._source.header, self._source.options)

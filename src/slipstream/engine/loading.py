@@ -247,7 +247,7 @@ def planner_of(part: str) -> Callable[[DraftRequest], DraftPlan] | None:
 
 
 def default_draft(target: GgufHeader, options: ModelOptions) -> str:
-    """What "auto" comes to for a target: suffix lookup, and the head that comes with Slipstream where it can be used."""
+    """What "auto" comes to for a target: suffix lookup, and the head that comes with Slipstream if it can be used."""
     try:
         return SUFFIX if usable_head(target, options) is None else f"{SUFFIX}+{HEAD}"
     except SlipstreamError:

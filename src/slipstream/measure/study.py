@@ -152,7 +152,9 @@ class Study:
         """
         started = monotonic()
         reached: list[BenchPrompt] = []
-        drafters = {entrant.candidate.name: entrant.engine.drafters for entrant in wave.entrants if not entrant.has_head}
+        drafters = {
+            entrant.candidate.name: entrant.engine.drafters for entrant in wave.entrants if not entrant.has_head
+        }
         evidence: dict[str, list[Evidence]] = {name: [] for name in drafters}
         options: GenerationOptions = {"seed": 0, **self._options, "max_tokens": self._max_tokens, "logprobs": False}
         for prompt in in_turn(self._prompts):

@@ -1,4 +1,4 @@
-"""Heads that come with Slipstream: which there are, and for which targets (shipped/NOTICE.md says how they were made)."""
+"""Heads that come with Slipstream: which there are, and for which targets (shipped/NOTICE.md: how they were made)."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -36,7 +36,8 @@ class ShippedHead:
         path = self.path
         if not path.is_file():
             raise ModelFileError(
-                f"{path}, the head that comes with Slipstream for {self.target}, is not there; install Slipstream again."
+                f"{path}, the head that comes with Slipstream for {self.target}, is not there; "
+                "install Slipstream again."
             )
         head = read_head(path)
         if head.header.text(TARGET_FINGERPRINT) != self.fingerprint:
@@ -59,7 +60,10 @@ SHIPPED: tuple[ShippedHead, ...] = (
 
 
 def shipped_head(target: GgufHeader) -> HeadFile | None:
-    """The head that comes with Slipstream for a target, None where there is none. Raises what `ShippedHead.read` does."""
+    """The head that comes with Slipstream for a target, None where there is none. Raises what `ShippedHead.read` does.
+
+    Where the file that the target's header came from cannot be read again, ModelFileError.
+    """
     known = fingerprint(target.path)
     shipped = next((one for one in SHIPPED if one.fingerprint == known), None)
     return None if shipped is None else shipped.read(target)

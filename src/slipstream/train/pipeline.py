@@ -219,9 +219,7 @@ class _Run:
         write_json(training.folder / "history.json", {"history": training.history, "recipe": told})
 
 
-def planned(
-    header: GgufHeader, weights: Weights, source: Source, asked: Asked, start: Start | None = None
-) -> Recipe:
+def planned(header: GgufHeader, weights: Weights, source: Source, asked: Asked, start: Start | None = None) -> Recipe:
     """The recipe, with sizes that keep the file within its limit. Raises UsageError where none do.
 
     start: the head that training begins with, whose layers it reads

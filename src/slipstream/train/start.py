@@ -26,7 +26,7 @@ LEAST_NORM = 1e-3
 
 
 class Start(NamedTuple):
-    """A head that training begins with. digest: of its file, SHA-256"""
+    """A head that training begins with. digest: SHA-256 of its file."""
 
     head: HeadFile
     digest: str
@@ -75,7 +75,7 @@ def chosen_start(
 
 
 def _checked(head: HeadFile, weights: Weights, layers: Sequence[int] | None) -> Start:
-    """Raises UsageError for other layers than are asked for, UnsupportedModelError for a head that is built otherwise."""
+    """Raises UsageError for other layers than are asked for, UnsupportedModelError for a head of another build."""
     path, sizes = head.header.path, weights.sizes
     if layers is not None and tuple(layers) != head.target_layers:
         theirs, ours = (",".join(map(str, some)) for some in (head.target_layers, layers))
