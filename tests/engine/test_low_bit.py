@@ -140,7 +140,7 @@ def test_specifications_that_say_nothing(target: Path, spec: str, says: str) -> 
 
 def test_the_command_line_and_profiles_know_every_name() -> None:
     assert set(settings.NAMED) == set(loading.NAMED)
-    assert set(profiles.DRAFTERS) == {"none", *loading.NAMED}
+    assert set(profiles.DRAFTERS) == {"auto", "none", *loading.NAMED}
     saved = profiles.Profile("it.gguf", "", "native", "suffix+layers:0-5,7+lowbit:q4_0")
     assert saved.draft_files == []
     assert saved.missing is None

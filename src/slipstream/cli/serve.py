@@ -94,8 +94,8 @@ def serve(
         str | None,
         _option(
             SPECULATION,
-            "Who drafts, as for `slipstream run`. Default: what `slipstream advise --save` found, else auto: suffix, and "
-            "head where one comes with Slipstream for the model.",
+            "Who drafts, as for `slipstream run`. Default: what `slipstream advise --save` found, else auto: suffix, "
+            "and head where one comes with Slipstream for the model.",
             "-d",
             "--draft",
             envvar="SLIPSTREAM_DRAFT",
