@@ -46,8 +46,8 @@ def bench(
         list[str] | None,
         _option(
             "What to compare with plain decoding: a drafter as in `run --draft`, then ,n=4 for a fixed length, "
-            ",speculation=auto|on, ,name=LABEL. May be repeated. Default: auto, which is suffix, and head where one comes "
-            "with Slipstream for the model.",
+            ",speculation=auto|on, ,name=LABEL. May be repeated. Default: auto, which is suffix, and head where one "
+            "comes with Slipstream for the model.",
             "-c",
             "--config",
             metavar="CONFIG",
