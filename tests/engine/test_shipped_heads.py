@@ -108,7 +108,7 @@ def test_targets_without_one_are_told_how_to_get_one(head: Path, tmp_path: Path)
 
 def missing(head: Path, target: Path) -> str:
     head.unlink()
-    return f"{head}, the head that comes with Slipstream for tiny, is not there; install Slipstream again."
+    return f"{head} is not there; install Slipstream again, which brings this head."
 
 
 def cut_off(head: Path, target: Path) -> str:
@@ -123,7 +123,7 @@ def empty(head: Path, target: Path) -> str:
 
 def of_another_target(head: Path, target: Path) -> str:
     tiny_head(head, target, extra={TARGET_FINGERPRINT: "0" * 32})
-    return f"{head} is not the head that comes with Slipstream for tiny: its slipstream.head.target_fingerprint"
+    return f"{head} is not the head for tiny that Slipstream brings: its slipstream.head.target_fingerprint"
 
 
 def not_all_numbers(head: Path, target: Path) -> str:

@@ -113,6 +113,23 @@ def test_the_recipe_names_the_file_it_began_with(tiny: Path, path: Path, tmp_pat
     assert len([*(tmp_path / "work").glob("head-*")]) == 2, "another beginning is another training"
 
 
+def test_training_goes_on_from_the_head(tiny: Path, path: Path, tmp_path: Path) -> None:
+    """A step that is hardly any leaves what was there."""
+
+    def matrix(file: Path | None) -> Any:
+        assert file is not None
+        (tensor,) = [one for one in read_header(file).tensors if one.name == "blk.0.attn_q.weight"]
+        return np.fromfile(file, np.float32, int(np.prod(tensor.shape)), offset=tensor.offset)
+
+    changes = EXACT | {"learning_rate": 1e-6, "epochs": 0.1}
+    begun, anew = (
+        trained(tiny, tmp_path / name, changes=changes | more, start=start)
+        for name, more, start in (("begun", {}, str(path)), ("anew", {"start": "target"}, None))
+    )
+    assert np.abs(matrix(begun.path) - matrix(path)).max() < 1e-4
+    assert np.abs(matrix(anew.path) - matrix(path)).max() > 1e-3
+
+
 def test_layers_are_the_head_s(tiny: Path, path: Path, tmp_path: Path) -> None:
     changes = {name: value for name, value in CHANGES.items() if name != "layers"}
     finished = trained(tiny, tmp_path, start=str(path), changes=changes)

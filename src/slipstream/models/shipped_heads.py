@@ -35,15 +35,12 @@ class ShippedHead:
         """Its header, for the target that it was made for. Raises SlipstreamError where it is missing or damaged."""
         path = self.path
         if not path.is_file():
-            raise ModelFileError(
-                f"{path}, the head that comes with Slipstream for {self.target}, is not there; "
-                "install Slipstream again."
-            )
+            raise ModelFileError(f"{path} is not there; install Slipstream again, which brings this head.")
         head = read_head(path)
         if head.header.text(TARGET_FINGERPRINT) != self.fingerprint:
             raise ModelFileError(
-                f"{path} is not the head that comes with Slipstream for {self.target}: its {TARGET_FINGERPRINT} is "
-                "another model's; install Slipstream again."
+                f"{path} is not the head for {self.target} that Slipstream brings: its {TARGET_FINGERPRINT} is another "
+                "model's; install Slipstream again."
             )
         head.require_target(target)
         return head
