@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from slipstream.models import profiles
 from slipstream.models.fingerprint import fingerprint
 from slipstream.models.profiles import Profile
 from tests.cli.conftest import Cli
+from tests.shipping import ship
 
 RUN = ("hi", "--max-tokens", "4", "--seed", "1", "--threads", "1")
 
@@ -26,6 +29,21 @@ def test_the_drafter_of_the_profile_drafts_and_that_is_said(cli: Cli, tiny: Path
     assert value["speculation"]["drafter"] == "suffix+model"
     assert value["draft_models"][0]["runtime"] == "llamacpp"
     assert value["text"] == json.loads(cli("run", "-m", tiny, *RUN, "--json", "-d", "none").out)["text"]
+
+
+@pytest.mark.parametrize("draft", ["suffix+head", "head"])
+def test_a_head_that_is_gone_since_is_said_and_suffix_drafts(
+    cli: Cli, tiny: Path, home: Path, monkeypatch: pytest.MonkeyPatch, draft: str
+) -> None:
+    head = ship(monkeypatch, home, tiny)
+    saved(tiny, draft)
+    result = cli("run", "-m", tiny, *RUN, "--json")
+    assert result.err.startswith(f"Drafts by {draft}, as slipstream advise found for {tiny.name} (1.62x")
+    assert json.loads(result.out)["speculation"]["drafter"] == draft
+    head.unlink()
+    result = cli("run", "-m", tiny, *RUN, "--json")
+    assert result.err.startswith("Suffix lookup drafts alone, without the head that comes with Slipstream: ")
+    assert json.loads(result.out)["speculation"]["drafter"] == "suffix"
 
 
 def test_none_is_a_profile_too(cli: Cli, tiny: Path) -> None:

@@ -7,13 +7,15 @@ from dataclasses import replace
 from slipstream.cli import figures, terminal
 from slipstream.cli.interrupt import interrupts
 from slipstream.cli.loading import Loading
-from slipstream.cli.settings import Settings
+from slipstream.cli.settings import AUTO, HEAD, Settings
 from slipstream.cli.terminal import DIM, GREEN, Output
 from slipstream.core.protocols import Vocabulary
 from slipstream.engine import Completion, Conversation, Engine, Stream, Token
-from slipstream.errors import ProfileError, UsageError
-from slipstream.models import resolve
+from slipstream.errors import ProfileError, SlipstreamError, UsageError
+from slipstream.models import read_model_header, resolve
+from slipstream.models.draft_spec import split_draft
 from slipstream.models.profiles import find, profiles_directory
+from slipstream.models.shipped_heads import shipped_head
 
 # Longer than any tag; models with longer tags than this are not known.
 TAIL = 128
@@ -56,9 +58,11 @@ def with_profile(settings: Settings) -> tuple[Settings, str | None]:
         return settings, None
     if profile.missing is not None:
         return settings, profile.missing
+    if HEAD in split_draft(profile.draft) and not _has_head(settings.model):
+        return settings, None  # whoever takes the default is told what is wrong with the head
     chosen = replace(
         settings,
-        draft=profile.draft,
+        draft=AUTO if profile.draft == f"suffix+{HEAD}" else profile.draft,  # as auto, it is loaded or left out
         draft_runtime=profile.draft_runtime if settings.draft_runtime == "auto" else settings.draft_runtime,
         num_draft_tokens=settings.num_draft_tokens
         if settings.num_draft_tokens is not None
@@ -66,6 +70,14 @@ def with_profile(settings: Settings) -> tuple[Settings, str | None]:
     )
     gain = "" if profile.draft == "none" else f" ({profile.ratio:.2f}x when it was measured)"
     return chosen, f"Drafts by {profile.draft}, as slipstream advise found for {profile.target}{gain}."
+
+
+def _has_head(model: str) -> bool:
+    """Whether the head that comes with Slipstream for a model is there and whole."""
+    try:
+        return shipped_head(read_model_header(resolve(model))) is not None
+    except SlipstreamError:
+        return False
 
 
 def check_thinking(engine: Engine, think: bool | None) -> None:

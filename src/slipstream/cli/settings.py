@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from slipstream.engine import GenerationOptions, ModelOptions, SpeculationOptions
 
 DEFAULT_MODEL = "smollm2-135m"
-AUTO = "auto"
-NAMED = ("suffix", "recycling", "lowbit", "layers", "head")
+AUTO, HEAD = "auto", "head"
+NAMED = ("suffix", "recycling", "lowbit", "layers", HEAD)
 """Drafters with a name of their own (`engine.loading.NAMED`, which is not imported for a help page)."""
 
 CORPUS_VARIABLE = "SLIPSTREAM_CORPUS"
