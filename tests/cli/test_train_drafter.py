@@ -46,6 +46,8 @@ def test_a_head_for_ones_own_documents(cli: Cli, home: Path, tiny: Path, documen
         (["-o", "/"], "is a folder"),
         (["--set", "quantisation=Q9"], "one of Q8_0"),
         (["--set", "start=anywhere"], "random or target"),
+        (["--set", "direct=perhaps"], "must have a value like True"),
+        (["--set", "optimiser=sgd"], "muon or adamw"),
         (["--set", "layers=1,2"], "three numbers from 1 to 2"),
         (["--set", "batch=0"], "batch must be"),
     ],

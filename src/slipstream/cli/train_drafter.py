@@ -184,6 +184,8 @@ def _changes(given: "list[str] | tuple[()]") -> dict[str, Any]:
 def _value(name: str, text: str, like: Any) -> Any:
     try:
         match like:
+            case bool():
+                return {"true": True, "false": False}[text.lower()]
             case int():
                 return int(text)
             case float():
@@ -192,7 +194,7 @@ def _value(name: str, text: str, like: Any) -> Any:
                 return tuple(int(part) for part in text.split(","))
             case _:
                 return text
-    except ValueError:
+    except (ValueError, KeyError):
         raise UsageError(f"--set {name}={text} must have a value like {like!r}.") from None
 
 

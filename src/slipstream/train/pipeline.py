@@ -229,7 +229,7 @@ def planned(header: GgufHeader, weights: Weights, source: Source, asked: Asked) 
     sizes = weights.sizes
     if sizes.width % 32 or sizes.feed_forward % 32:
         raise UnsupportedModelError("The target's width is no multiple of 32, so no head can be trained for it.")
-    shapes = head_shapes(sizes, 0)
+    shapes = head_shapes(sizes, 0, direct=recipe.direct)
     fixed += sum(stored_bytes(shape, recipe.quantisation) for shape in shapes.values()) + 4 * 8 * sizes.width
     each = stored_bytes((1, sizes.width), recipe.quantisation) + 8
     if asked.size is not None and (fits := (asked.size - fixed) // each) < vocabulary:
