@@ -29,6 +29,7 @@ class HeadShape:
     drafted: int | None = 150
     norm_before_residual: bool = False
     norm_before_fc: bool = False
+    direct: bool = False
     own_embedding: bool = False
     own_output: bool = True
 
@@ -82,6 +83,8 @@ def head_arrays(target: Facts, shape: HeadShape = SMALL_HEAD, seed: int = 0) -> 
         "midlayer.mlp.down_proj.weight": matrix(width, shape.feed_forward),
         "norm.weight": norm(),
     }
+    if shape.direct:
+        arrays["embd_fc.weight"] = matrix(width, width)
     if shape.norm_before_fc:
         arrays["input_norm.weight"] = norm(3 * target.width)
     if shape.own_embedding:
@@ -163,6 +166,7 @@ def write_safetensors(path: Path, arrays: Arrays, kind: str = "F32") -> None:
 
 GGUF_NAMES = {
     "fc.weight": "fc.weight",
+    "embd_fc.weight": "embd_fc.weight",
     "input_norm.weight": "enc.output_norm.weight",
     "embed_tokens.weight": "token_embd.weight",
     "midlayer.input_layernorm.weight": "blk.0.attn_norm.weight",

@@ -211,13 +211,17 @@ Activations Forward::input(const State& state) {
     const Normalise &embedding = state.join->embedding, &stream = state.join->stream;
     return prepared(state.thread, count, 2 * width_, [&](int row, float* out) {
         const float* x = buffers_.stream + size_t(row) * width_;
-        const float* token = beginnings_->embeddings + size_t(row) * width_;
-        kernels_.normalise(token, embedding.weight.data(), embedding.epsilon, width_, out);
+        read_embedding(row, embedding, out);
         if (stream.weight.empty())
             std::memcpy(out + width_, x, width_ * sizeof(float));
         else
             kernels_.normalise(x, stream.weight.data(), stream.epsilon, width_, out + width_);
     });
+}
+
+void Forward::read_embedding(int row, const Normalise& norm, float* out) {
+    const float* token = beginnings_->embeddings + size_t(row) * width_;
+    kernels_.normalise(token, norm.weight.data(), norm.epsilon, width_, out);
 }
 
 Activations Forward::normalised(int thread, const Normalise& norm, const std::vector<int>* rows, int count) {
@@ -344,6 +348,11 @@ void Forward::store_value(int row, int layer, int head, const float* value) {
     kernels_.to_half(
         value, head_size_,
         cache_.values(block_of(rows_[row].session, layer, slot), layer, head) + slot % kKeyBlock * head_size_);
+}
+
+void Forward::apply(State& state, const ReadEmbedding& operation) {
+    state.produced = prepared(state.thread, int(rows_.size()), width_,
+                              [&](int row, float* out) { read_embedding(row, operation.norm, out); });
 }
 
 void Forward::apply(State& state, const AddProjected& projection) {

@@ -45,11 +45,13 @@ class Forward {
     void apply(State& state, const Normalise& norm) { state.norm = &norm, state.join = nullptr; }
     void apply(State& state, const Join& join) { state.join = &join; }
     void apply(State& state, const Attend& operation);
+    void apply(State& state, const ReadEmbedding& operation);
     void apply(State& state, const AddProjected& projection);
     void apply(State& state, const AddNormalised& projection);
     void apply(State& state, const GatedUnit& unit);
 
     Activations input(const State& state);
+    void read_embedding(int row, const Normalise& norm, float* out);
     Activations normalised(int thread, const Normalise& norm, const std::vector<int>* rows, int count);
     template <class Write>
     Activations prepared(int thread, int count, int columns, Write&& write);

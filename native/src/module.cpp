@@ -142,6 +142,7 @@ class ProgramBuilder {
     void join(const PythonNorm& embedding, const std::optional<PythonNorm>& stream) {
         add(Join{norm_of(embedding), stream ? norm_of(*stream) : Normalise()});
     }
+    void read_embedding(const PythonNorm& norm) { add(ReadEmbedding{norm_of(norm)}); }
     void attend(const PythonHeads& query, const PythonHeads& key, const PythonHeads& value, float scale, int rotary,
                 int window) {
         add(Attend{heads_of(query), heads_of(key), heads_of(value), scale, rotary, window});
@@ -353,6 +354,7 @@ NB_MODULE(_native, m) {
         .def("layer", &ProgramBuilder::layer)
         .def("normalise", &ProgramBuilder::normalise)
         .def("join", &ProgramBuilder::join, "embedding"_a, "stream"_a.none())
+        .def("read_embedding", &ProgramBuilder::read_embedding)
         .def("attend", &ProgramBuilder::attend)
         .def("gated_unit", &ProgramBuilder::gated_unit)
         .def("add_projected", &ProgramBuilder::add_projected)

@@ -36,6 +36,11 @@ struct Check {
         if (!join.stream.weight.empty()) require_norm(join.stream, program.width);
         input = 2 * program.width;
     }
+    void operator()(const ReadEmbedding& read) {
+        require(program.fuse.used(), "it reads embeddings that nobody gives");
+        require_norm(read.norm, program.width);
+        produced = program.width;
+    }
     void operator()(const Attend& attend) {
         require(input > 0, "attention comes without a norm before it");
         const int keys = program.key_value_heads * program.head_size;

@@ -22,6 +22,11 @@ struct Join {
     Normalise embedding, stream;
 };
 
+// The embedding of each row's token, normalised: what the next projection reads. For programs that begin with Fuse.
+struct ReadEmbedding {
+    Normalise norm;
+};
+
 // The heads of queries, of keys or of values: matrix * normalised + bias, and each head normalised.
 struct Heads {
     Matrix matrix;
@@ -56,7 +61,7 @@ struct GatedUnit {
     Activation activation = Activation::kSilu;
 };
 
-using Operation = std::variant<Normalise, Join, Attend, AddProjected, AddNormalised, GatedUnit>;
+using Operation = std::variant<Normalise, Join, ReadEmbedding, Attend, AddProjected, AddNormalised, GatedUnit>;
 
 // How rows begin that go on from another model's hidden states: x = after(matrix * before(states)). Norms without a
 // weight are left out. Rows that go on from a state of their own kind begin with x = after(state).

@@ -70,6 +70,8 @@ def test_an_hour_begins_with_the_head_that_comes_with_slipstream(
         (["--from", "head.gguf", "--set", "start=target"], "give one of them"),
         (["--kind", "model", "--from", "head.gguf"], "--kind model trains none"),
         (["--kind", "model", "--no-tokenizer"], "a draft model's file needs its vocabulary"),
+        (["--set", "direct=perhaps"], "must have a value like True"),
+        (["--set", "optimiser=sgd"], "muon or adamw"),
         (["--set", "layers=1,2"], "three numbers from 1 to 2"),
         (["--set", "batch=0"], "batch must be"),
     ],

@@ -48,6 +48,8 @@ class Reference:
 
     def row(self, state: Array, embedding: Array) -> Array:
         p, size = self.p, SIZES.head_size
+        if "embd_fc" in p:
+            state = state + p["embd_fc"] @ norm(embedding, p["attn_norm"])
         both = np.concatenate([norm(embedding, p["attn_norm"]), norm(state, p["attn_norm_2"])])
         position = len(self.keys)
         query = self.turned((p["attn_q"] @ both).reshape(SIZES.heads, size), position)

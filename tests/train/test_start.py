@@ -121,13 +121,21 @@ def test_training_goes_on_from_the_head(tiny: Path, path: Path, tmp_path: Path) 
         (tensor,) = [one for one in read_header(file).tensors if one.name == "blk.0.attn_q.weight"]
         return np.fromfile(file, np.float32, int(np.prod(tensor.shape)), offset=tensor.offset)
 
-    changes = EXACT | {"learning_rate": 1e-6, "epochs": 0.1}
+    changes = EXACT | {"learning_rate": 1e-6, "weight_decay": 0.0, "epochs": 0.1}
     begun, anew = (
         trained(tiny, tmp_path / name, changes=changes | more, start=start)
-        for name, more, start in (("begun", {}, str(path)), ("anew", {"start": "target"}, None))
+        for name, more, start in (("begun", {}, str(path)), ("anew", {"start": "random"}, None))
     )
     assert np.abs(matrix(begun.path) - matrix(path)).max() < 1e-4
     assert np.abs(matrix(anew.path) - matrix(path)).max() > 1e-3
+
+
+def test_a_head_without_embd_fc_stays_without(tiny: Path, weights: Weights, tmp_path: Path) -> None:
+    old = trained(tiny, tmp_path / "old", changes=EXACT | {"direct": False})
+    new = trained(tiny, tmp_path / "new", start=str(old.path), changes={**CHANGES, "layers": (1, 1, 2)})
+    for one in (old, new):
+        assert one.path is not None
+        assert not read_head(one.path).has("embd_fc.weight")
 
 
 def test_layers_are_the_head_s(tiny: Path, path: Path, tmp_path: Path) -> None:
@@ -180,7 +188,7 @@ def test_the_head_that_comes_with_slipstream_is_the_default(tiny: Path, weights:
     start = chosen(tiny, weights, {}, said)
     assert start is not None
     assert start.head.header.path == shipped
-    assert said == ["Training begins with the head that comes with Slipstream; --set start=target begins anew."]
+    assert said == ["Training begins with the head that comes with Slipstream; --set start=random begins anew."]
     assert chosen(tiny, weights, {"layers": (1, 1, 2)}, said) is not None
     for anew in ("target", "random"):
         assert chosen(tiny, weights, {"start": anew}, said) is None
@@ -194,7 +202,7 @@ def test_what_is_wrong_with_it_is_said_and_training_begins_as_the_target(
     monkeypatch.setattr(ShippedHead, "path", property(lambda one: tmp_path / "gone.gguf"))
     assert chosen(tiny, weights, {}, said) is None
     assert all(one.startswith("Training does not begin with the head that comes with Slipstream: ") for one in said)
-    assert "reads layers 1,1,2 of its target and 1,1,1 were asked for" in said[0]
+    assert "has layers 1,1,2 and 1,1,1 was asked for; leave --set layers out" in said[0]
     assert "is not there; install Slipstream again" in said[1]
 
 
@@ -225,7 +233,7 @@ def test_a_head_that_is_built_otherwise_is_refused(
     head = tiny_head(tmp_path / "other.gguf", tiny, shape, extra=extra)
     with pytest.raises(UnsupportedModelError, match=sentence) as refused:
         chosen_start(str(head), {}, read_model_header(tiny), weights, lambda _: None)
-    assert "begin with --set start=target instead" in str(refused.value)
+    assert "begin anew with --set start=random" in str(refused.value)
 
 
 def test_what_cannot_begin_a_training_is_a_sentence(tiny: Path, weights: Weights, path: Path, tmp_path: Path) -> None:
@@ -237,7 +245,8 @@ def test_what_cannot_begin_a_training_is_a_sentence(tiny: Path, weights: Weights
         return str(error.value)
 
     assert "give one of them" in refused(str(path), {"start": "random"})
-    assert "layers 1,1,2 of its target and 1,1,1 were asked for" in refused(str(path), {"layers": (1, 1, 1)})
+    assert "has layers 1,1,2 and 1,1,1 was asked for" in refused(str(path), {"layers": (1, 1, 1)})
+    assert "has direct true and false was asked for" in refused(str(path), {"direct": False})
     assert "is no head; give --from the file of a head" in refused(str(tiny), {})
     assert "There is no file" in refused(str(tmp_path / "nothing.gguf"), {})
 

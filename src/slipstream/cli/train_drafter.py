@@ -69,7 +69,7 @@ def train_drafter(
         _option(
             DATA,
             "A head of the same target to begin with. Default: the one that comes with Slipstream, where there is one "
-            "for the target, else the target's last layer; --set start=target or start=random begins anew.",
+            "for the target; --set start=random begins anew.",
             "--from",
             metavar="HEAD",
         ),
@@ -214,6 +214,8 @@ def _changes(given: "list[str] | tuple[()]") -> dict[str, Any]:
 def _value(name: str, text: str, like: Any) -> Any:
     try:
         match like:
+            case bool():
+                return {"true": True, "false": False}[text.lower()]
             case int():
                 return int(text)
             case float():
@@ -222,7 +224,7 @@ def _value(name: str, text: str, like: Any) -> Any:
                 return tuple(int(part) for part in text.split(","))
             case _:
                 return text
-    except ValueError:
+    except (ValueError, KeyError):
         raise UsageError(f"--set {name}={text} must have a value like {like!r}.") from None
 
 

@@ -29,8 +29,10 @@ UNIT: Final = 32
 """Sizes are multiples of it."""
 
 EMBEDDING, OUTPUT, DRAFT_TOKENS = "token_embd.weight", "output.weight", "d2t"
+DIRECT: Final = "embd_fc.weight"
+"""Adds the embedding to the stream: ours, not in llama.cpp's files."""
 FUSING_NORM, ROTARY_FACTORS = "enc.output_norm.weight", "rope_freqs.weight"
-OPTIONAL = frozenset({EMBEDDING, OUTPUT, DRAFT_TOKENS, ROTARY_FACTORS})
+OPTIONAL = frozenset({DIRECT, EMBEDDING, OUTPUT, DRAFT_TOKENS, ROTARY_FACTORS})
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,8 @@ class _Reader:
                 self._bad(name, _told(tensor), " x ".join(map(str, shape)))
             if tensor is None and name not in OPTIONAL:
                 self._bad(name, "missing", " x ".join(map(str, shape)))
+        if DIRECT in self.tensors and head.norm_before_residual:
+            self._bad(DIRECT, "there", "left out with norm_before_residual")
         if EMBEDDING not in self.tensors and not same_width:
             self._bad(EMBEDDING, "missing", f"there, as its target is {head.target_width} wide and not {head.width}")
         if OUTPUT not in self.tensors and not (same_width and head.draft_tokens is None):
@@ -249,6 +253,7 @@ def tensor_shapes(head: HeadFile) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (width, TARGET_LAYERS * head.target_width),
         EMBEDDING: (head.vocabulary, width),
+        DIRECT: (width, width),
         "blk.0.attn_norm.weight": (width,),
         "blk.0.attn_norm_2.weight": (width,),
         "blk.0.attn_q.weight": (inner, 2 * width),

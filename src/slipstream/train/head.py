@@ -16,16 +16,17 @@ from slipstream.train.target import Sizes, Weights
 Parameters = dict[str, Tensor]
 """Tensors by the names that they have in the file, without `blk.0.` and `.weight`."""
 
-MATRICES = ("fc", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "output")
+MATRICES = ("fc", "embd_fc", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "output")
 FIRST_LOGITS = 1.0
 """Size of a new head's logits."""
 VECTORS = ("enc.output_norm", "attn_norm", "attn_norm_2", "ffn_norm", "output_norm")
 
 
-def head_shapes(sizes: Sizes, vocabulary: int) -> dict[str, tuple[int, int]]:
-    """Rows and columns of each matrix."""
+def head_shapes(sizes: Sizes, vocabulary: int, *, direct: bool = True) -> dict[str, tuple[int, int]]:
+    """Rows and columns of each matrix. direct: with `embd_fc`, which adds the embedding to the stream."""
     width, heads, keys = sizes.width, sizes.heads * sizes.head_size, sizes.key_value_heads * sizes.head_size
-    return {
+    own = {"embd_fc": (width, width)} if direct else {}
+    return own | {
         "fc": (width, 3 * width),
         "attn_q": (heads, 2 * width),
         "attn_k": (keys, 2 * width),
@@ -49,16 +50,16 @@ class Spread(NamedTuple):
     number: NDArray[np.float32]
 
 
-def new_head(weights: Weights, output: Tensor, spread: Spread, seed: int) -> Parameters:
+def new_head(weights: Weights, output: Tensor, spread: Spread, seed: int, *, direct: bool = True) -> Parameters:
     """First weights: the target's output rows with its output norm multiplied in, the rest random.
 
     spread: so that all numbers of the states weigh the same at first
     """
     sizes = weights.sizes
     width, generator = sizes.width, torch.Generator().manual_seed(seed)
-    shapes = head_shapes(sizes, len(output))
+    shapes = head_shapes(sizes, len(output), direct=direct)
     # what is added to the residual stream begins small
-    gains = {"attn_output": 0.5, "ffn_down": 0.5, "fc": 0.5}
+    gains = {"attn_output": 0.5, "ffn_down": 0.5, "fc": 0.5, "embd_fc": 0.5}
     made = {name: initial(shape, generator, gains.get(name, 1.0)) for name, shape in shapes.items()}
     made |= {name: torch.ones(width) for name in VECTORS}
     made["enc.output_norm"] = torch.from_numpy(1 / spread.number)
@@ -83,7 +84,8 @@ def started_as_target(head: Parameters, weights: Weights, output: Tensor, spread
             head[name][:, width:] = torch.from_numpy(layer[name])
         for name in ("attn_norm_2", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"):
             head[name] = torch.from_numpy(layer[name]).clone()
-        head["fc"] *= 0.1
+        for name in ("fc", *({"embd_fc"} & set(head))):
+            head[name] *= 0.1
         # undoes the division by size and spread
         head["fc"][:, 2 * width :] = torch.diag(torch.from_numpy(spread.number[2 * width :] * spread.size))
         head["output"] = output.detach().cpu().float().clone()
@@ -122,9 +124,10 @@ class Head:
         """
         p, sizes, epsilon = self.parameters, self.sizes, self.sizes.epsilon
         residual = self._state.float()
-        both = torch.cat(
-            (normalised(embedding, p["attn_norm"], epsilon), normalised(residual, p["attn_norm_2"], epsilon)), -1
-        )
+        read = normalised(embedding, p["attn_norm"], epsilon)
+        if "embd_fc" in p:
+            residual = residual + functional.linear(read, p["embd_fc"]).float()
+        both = torch.cat((read, normalised(residual, p["attn_norm_2"], epsilon)), -1)
         length = residual.shape[1]
         turn = tuple(part[self._step : self._step + length] for part in self._turn)
         query, key, value = (

@@ -30,7 +30,7 @@ from slipstream.train.task import Learned, guesses, places_of, tensor
 from slipstream.train.teacher import Teacher
 from slipstream.train.texts import Text
 
-IN_BLOCK = frozenset(MATRICES + VECTORS) - {"fc", "output", "enc.output_norm", "output_norm"}
+IN_BLOCK = frozenset(MATRICES + VECTORS) - {"fc", "embd_fc", "output", "enc.output_norm", "output_norm"}
 
 
 class HeadTask:
@@ -50,7 +50,10 @@ class HeadTask:
         begun: Parameters | None = None,
     ) -> None:
         spread = spread_of(sample)
-        first = new_head(weights, teacher.output, spread, recipe.seed) if begun is None else begun
+        if begun is None:
+            first = new_head(weights, teacher.output, spread, recipe.seed, direct=recipe.direct)
+        else:
+            first = begun
         if recipe.start == "target" and recipe.layers[2] == weights.layer_count - 1:
             started_as_target(first, weights, teacher.output, spread)
         self.parameters: Parameters = {name: one.to(teacher.device).requires_grad_() for name, one in first.items()}
@@ -58,7 +61,7 @@ class HeadTask:
         self._sizes, self._layer_count = weights.sizes, weights.layer_count
         self._head = Head(self.parameters, self._sizes)
 
-    def learn(self, batch: Batch, total: float) -> Learned:
+    def learn(self, batch: Batch, total: float, ahead: int) -> Learned:
         """Every step guesses one token further, from the states of the step before."""
         device, recipe = self._teacher.device, self._recipe
         tokens, texts, wanted = (tensor(part, device) for part in batch[:3])
@@ -70,8 +73,8 @@ class HeadTask:
         by_output, surrogate = torch.zeros_like(output), torch.zeros((), device=device)
         figures = Learned(0.0, 0.0)
         with self._multiplying(device):
-            self._head.begin(hidden[:, :, :3].flatten(2), texts, recipe.self_fed_steps)
-            for step in range(1, recipe.self_fed_steps + 1):
+            self._head.begin(hidden[:, :, :3].flatten(2), texts, ahead)
+            for step in range(1, ahead + 1):
                 state = self._head.step(self._teacher.embedding[shifted(tokens, step)])
                 # row t guesses what the target chose after token t + step
                 valid = shifted(wanted, step) & (shifted(texts, step, -1) == texts)
@@ -118,7 +121,9 @@ class HeadTask:
         recipe, sizes, ids = self._recipe, self._sizes, self._teacher.ids
         arrays = as_numpy(self.parameters)
         tensors = [stored(_tensor_name(name), arrays[name], "F32") for name in VECTORS]
-        tensors += [stored(_tensor_name(name), arrays[name], recipe.quantisation) for name in MATRICES]
+        tensors += [
+            stored(_tensor_name(name), arrays[name], recipe.quantisation) for name in MATRICES if name in arrays
+        ]
         if len(ids) < len(self._teacher.embedding):
             tensors.append(stored("d2t", ids, "I64"))
         described = {
@@ -138,7 +143,7 @@ class HeadTask:
             "eagle3.target_layers": np.array(recipe.layers, np.int32),
             "eagle3.norm_before_residual": False,
             "eagle3.norm_before_fc": True,
-            "slipstream.head.version": 1,
+            "slipstream.head.version": 2 if recipe.direct else 1,
             "slipstream.head.target_layer_count": self._layer_count,
         }
         write_gguf(path, {"general.architecture": "eagle3", **metadata, **described}, tensors)

@@ -12,6 +12,7 @@ import torch
 
 from slipstream.train.acceptance import figures, sentence
 from slipstream.train.files import DamagedFileError, read_checked, read_json, write_checked, write_json
+from slipstream.train.optimiser import Optimiser
 from slipstream.train.packs import Order, gather
 from slipstream.train.recipe import Recipe
 from slipstream.train.states import StateStore
@@ -66,9 +67,7 @@ class Training:
     def __post_init__(self) -> None:
         recipe = self.recipe
         self._order = Order([len(text.tokens) for text in self.store.texts], recipe.pack, recipe.seed)
-        self._optimiser = torch.optim.AdamW(
-            _groups(self.task.parameters, recipe.weight_decay), lr=recipe.learning_rate, betas=(0.9, 0.95)
-        )
+        self._optimiser = Optimiser(self.task.parameters, recipe)
         self._rows = max(recipe.batch // recipe.pack, 1)
         self.steps = max(math.ceil(recipe.epochs * self._order.rows / self._rows), 1)
 
@@ -108,14 +107,17 @@ class Training:
         total = max(float(batch.wanted.sum()), 1.0)
         micro = max(MICRO // recipe.pack, 1)
         parts = [batch.rows(at, at + micro) for at in range(0, len(rows), micro)]
-        learned = [self.task.learn(part, total) for part in parts if part.wanted.any()]
+        ahead = self._guesses(self.step)
+        learned = [self.task.learn(part, total, ahead) for part in parts if part.wanted.any()]
         torch.nn.utils.clip_grad_norm_(list(self.task.parameters.values()), recipe.clip)
-        for group in self._optimiser.param_groups:
-            group["lr"] = recipe.learning_rate * rate(self.step / self.steps, recipe)
-        self._optimiser.step()
-        self._optimiser.zero_grad()
+        self._optimiser.step(rate(self.step / self.steps, recipe))
         self.step += 1
         return Learned(sum(one.loss for one in learned), sum(one.agreement for one in learned))
+
+    def _guesses(self, step: int) -> int:
+        """How many tokens in a row are guessed in a step of the optimiser."""
+        recipe = self.recipe
+        return 1 if step < recipe.single_share * self.steps else recipe.self_fed_steps
 
     def _plan(self) -> None:
         """How many steps there are, decided once: a step's rate depends on it."""
@@ -131,10 +133,16 @@ class Training:
     def _affordable(self, seconds: float) -> int:
         """Steps that fit; those that are timed here leave no trace."""
         state = self._snapshot()
-        started = monotonic()
-        for _ in range(TRIAL_STEPS):
-            self._advance()
-        each = (monotonic() - started) / TRIAL_STEPS
+        each = 0.0
+        share = self.recipe.single_share
+        for first, weight in ((0, share), (math.ceil(share * self.steps), 1 - share)):
+            if weight == 0:
+                continue
+            self.step = first
+            started = monotonic()
+            for _ in range(TRIAL_STEPS):
+                self._advance()
+            each += weight * (monotonic() - started) / TRIAL_STEPS
         self._restore(state)
         return max(int(seconds / (each * OVERHEAD)), 1)
 
@@ -197,10 +205,3 @@ def rate(done: float, recipe: Recipe) -> float:
         return (done + 1e-3) / (recipe.warmup + 1e-3)
     after = (done - recipe.warmup) / (1 - recipe.warmup)
     return recipe.final_rate + (1 - recipe.final_rate) * 0.5 * (1 + math.cos(math.pi * after))
-
-
-def _groups(parameters: dict[str, torch.Tensor], decay: float) -> list[dict[str, Any]]:
-    """Matrices decay, vectors and embeddings do not."""
-    plain = [one for name, one in parameters.items() if one.ndim < 2 or name == "token_embd"]
-    matrices = [one for name, one in parameters.items() if one.ndim > 1 and name != "token_embd"]
-    return [{"params": matrices, "weight_decay": decay}, {"params": plain, "weight_decay": 0.0}]

@@ -87,7 +87,7 @@ class ModelTask:
         made["output"] = (teacher.output @ basis).cpu()
         return made
 
-    def learn(self, batch: Batch, total: float) -> Learned:
+    def learn(self, batch: Batch, total: float, ahead: int) -> Learned:
         """Guess what the target chose after every token of an answer."""
         device = self._teacher.device
         tokens, texts, wanted = (tensor(part, device) for part in batch[:3])

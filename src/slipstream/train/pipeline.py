@@ -222,7 +222,7 @@ class _Run:
 def planned(header: GgufHeader, weights: Weights, source: Source, asked: Asked, start: Start | None = None) -> Recipe:
     """The recipe, with sizes that keep the file within its limit. Raises UsageError where none do.
 
-    start: the head that training begins with, whose layers it reads
+    start: the head that training begins with, whose shape it has
     """
     recipe = Recipe(
         kind=asked.kind,
@@ -232,7 +232,7 @@ def planned(header: GgufHeader, weights: Weights, source: Source, asked: Asked, 
         layers=default_layers(weights.layer_count) if asked.kind == "head" else (),
     )
     if start is not None:
-        recipe = replace(recipe, layers=start.head.target_layers)
+        recipe = replace(recipe, **start.shape)
     recipe = replace(recipe, **asked.changes)
     recipe.check(weights.layer_count)
     if start is not None:
@@ -244,7 +244,7 @@ def planned(header: GgufHeader, weights: Weights, source: Source, asked: Asked, 
     sizes = weights.sizes
     if sizes.width % 32 or sizes.feed_forward % 32:
         raise UnsupportedModelError("The target's width is no multiple of 32, so no head can be trained for it.")
-    shapes = head_shapes(sizes, 0)
+    shapes = head_shapes(sizes, 0, direct=recipe.direct)
     fixed += sum(stored_bytes(shape, recipe.quantisation) for shape in shapes.values()) + 4 * 8 * sizes.width
     each = stored_bytes((1, sizes.width), recipe.quantisation) + 8
     if asked.size is not None and (fits := (asked.size - fixed) // each) < vocabulary:

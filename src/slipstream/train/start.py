@@ -1,7 +1,7 @@
 """Training that begins with the weights of a head: of an earlier training, or of the one that comes with Slipstream."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from math import isclose
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from slipstream.engine.heads import find_head
 from slipstream.errors import ModelFileError, SlipstreamError, UnsupportedModelError, UsageError
 from slipstream.models import GgufHeader
-from slipstream.models.heads import EMBEDDING, OUTPUT, ROTARY_FACTORS, HeadFile
+from slipstream.models.heads import DIRECT, EMBEDDING, OUTPUT, ROTARY_FACTORS, HeadFile
 from slipstream.models.shipped_heads import shipped_head
 from slipstream.runtime.native.loading import plan_head
 from slipstream.train.head import MATRICES, VECTORS, Parameters
 from slipstream.train.target import Numbers, Sizes, Weights, read_tensor
 from slipstream.train.teacher import Teacher
 
-ANEW = "begin with --set start=target instead"
+ANEW = "begin anew with --set start=random"
 LEAST_NORM = 1e-3
 """Of an output norm's numbers, beside the largest one: what is smaller cannot be divided by."""
 
@@ -35,6 +35,11 @@ class Start(NamedTuple):
     def recipe(self) -> str:
         """How a recipe says it."""
         return f"head:{self.digest}"
+
+    @property
+    def shape(self) -> dict[str, Any]:
+        """What of a recipe is as in the head."""
+        return {"layers": self.head.target_layers, "direct": self.head.has(DIRECT)}
 
 
 def chosen_start(
@@ -53,35 +58,34 @@ def chosen_start(
 
     Raises SlipstreamError for a given one that does not fit.
     """
-    layers = changes.get("layers")
     if given is not None:
         if "start" in changes:
             raise UsageError("--from and --set start both say what training begins with; give one of them.")
         head = find_head(given, header, lambda done: None)
         if head is None:
             raise UsageError(f"{given} is no head; give --from the file of a head for {header.path.name}.")
-        return _checked(head, weights, layers)
+        return _checked(head, weights, changes)
     if "start" in changes:
         return None
     try:
         head = shipped_head(header)
-        start = None if head is None else _checked(head, weights, layers)
+        start = None if head is None else _checked(head, weights, changes)
     except SlipstreamError as error:
         say(f"Training does not begin with the head that comes with Slipstream: {error}")
         return None
     if start is not None:
-        say("Training begins with the head that comes with Slipstream; --set start=target begins anew.")
+        say("Training begins with the head that comes with Slipstream; --set start=random begins anew.")
     return start
 
 
-def _checked(head: HeadFile, weights: Weights, layers: Sequence[int] | None) -> Start:
-    """Raises UsageError for other layers than are asked for, UnsupportedModelError for a head of another build."""
-    path, sizes = head.header.path, weights.sizes
-    if layers is not None and tuple(layers) != head.target_layers:
-        theirs, ours = (",".join(map(str, some)) for some in (head.target_layers, layers))
-        raise UsageError(
-            f"{path} reads layers {theirs} of its target and {ours} were asked for; leave --set layers out, or {ANEW}."
-        )
+def _checked(head: HeadFile, weights: Weights, changes: Mapping[str, Any]) -> Start:
+    """Raises UsageError for another shape than is asked for, UnsupportedModelError for a head of another build."""
+    path, sizes, start = head.header.path, weights.sizes, Start(head, _digest(head.header.path))
+    for name, theirs in start.shape.items():
+        if (ours := changes.get(name, theirs)) != theirs:
+            raise UsageError(
+                f"{path} has {name} {_told(theirs)} and {_told(ours)} was asked for; leave --set {name} out, or {ANEW}."
+            )
     for what, found, needed in _differences(head, sizes):
         if not (isclose(found, needed, rel_tol=1e-4) if isinstance(found, float) else found == needed):
             raise UnsupportedModelError(
@@ -90,7 +94,12 @@ def _checked(head: HeadFile, weights: Weights, layers: Sequence[int] | None) -> 
     for tensor in (EMBEDDING, ROTARY_FACTORS):
         if head.has(tensor):
             raise UnsupportedModelError(f"Training cannot begin with {path}: it has a {tensor} of its own; {ANEW}.")
-    return Start(head, _digest(path))
+    return start
+
+
+def _told(value: Any) -> str:
+    """As `--set` has it."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
 
 
 def _differences(head: HeadFile, sizes: Sizes) -> list[tuple[str, Any, Any]]:
@@ -124,7 +133,8 @@ def begun_with(start: Start, target: GgufHeader, weights: Weights, teacher: Teac
     those of the target. Raises ModelFileError where its weights are not all numbers.
     """
     planned, head = plan_head(start.head, target), start.head
-    own = {name: read_tensor(planned, _tensor_name(head, name)) for name in (*VECTORS, *MATRICES) if name != "output"}
+    names = [name for name in (*VECTORS, *MATRICES) if head.has(_tensor_name(head, name)) and name != "output"]
+    own = {name: read_tensor(planned, _tensor_name(head, name)) for name in names}
     norm = weights.read(weights.decoder.output_norm.weight)
     rows = teacher.output.detach().cpu().float().numpy()
     if head.has(OUTPUT):

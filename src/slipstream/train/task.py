@@ -27,9 +27,11 @@ class Task(Protocol):
 
     parameters: dict[str, Tensor]
 
-    def learn(self, batch: Batch, total: float) -> Learned:
-        """Add a batch's gradients to `parameters`. total: tokens to be guessed in the whole step, which losses are
-        divided by.
+    def learn(self, batch: Batch, total: float, ahead: int) -> Learned:
+        """Add a batch's gradients to `parameters`.
+
+        total: tokens to be guessed in the whole step, which losses are divided by
+        ahead: tokens that are guessed in a row, each from the state of the one before; a model needs no such thing
         """
 
     def matches(self, text: Text, states: States, steps: int) -> Matches:
@@ -66,5 +68,5 @@ def guesses(logits: Tensor, noise: Tensor, ids: NDArray[np.int64], most: int) ->
 
 
 def tensor(array: NDArray[Any], device: str) -> Tensor:
-    """The same numbers on a device."""
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+    """The same numbers on a device. What lies in a file is copied: torch warns of memory that cannot be written."""
+    return torch.from_numpy(np.require(array, requirements=("C", "W"))).to(device)

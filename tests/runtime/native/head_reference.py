@@ -33,6 +33,8 @@ class Reference:
         states: [n, width], what each row goes on from; tokens: [n], the token behind each
         """
         embedded = self._norm(torch.as_tensor(self.table)[tokens], "midlayer.input_layernorm")
+        if self.shape.direct:
+            states = states + embedded @ self._weight("embd_fc").T
         normed = self._norm(states, "midlayer.hidden_norm")
         residual = normed if self.shape.norm_before_residual else states
         x = residual + self._attention(torch.cat([embedded, normed], dim=-1))

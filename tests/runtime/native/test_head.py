@@ -31,6 +31,7 @@ SHAPES = [
     replace(SMALL_HEAD, norm_before_fc=True, key_value_heads=4),
     replace(SMALL_HEAD, width=96, own_embedding=True, heads=2, key_value_heads=1, head_size=64),
     replace(SMALL_HEAD, drafted=None),
+    replace(SMALL_HEAD, direct=True),
 ]
 
 

@@ -54,6 +54,22 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadEmbedding:
+    """The embedding of each row's token, normalised: what the next projection reads."""
+
+    norm: Normalise
+
+    def vectors(self) -> tuple[str, ...]:
+        return self.norm.vectors()
+
+    def matrices(self) -> tuple[str, ...]:
+        return ()
+
+    def add_to(self, program: Program, index: Index, rotaries: Sequence["Rotary"]) -> None:
+        program.read_embedding(self.norm.numbers(index))
+
+
+@dataclass(frozen=True, slots=True)
 class Fuse:
     """How rows begin that go on from another model's hidden states: x = after(matrix * before(states)).
 
@@ -169,7 +185,7 @@ class AddProjected:
             program.add_projected(index[self.matrix])
 
 
-Operation = Normalise | Join | Attend | GatedUnit | AddProjected
+Operation = Normalise | Join | ReadEmbedding | Attend | GatedUnit | AddProjected
 
 
 @dataclass(frozen=True, slots=True)

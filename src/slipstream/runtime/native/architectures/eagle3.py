@@ -4,9 +4,19 @@ hidden states and reads the embedding of the token that came next beside them.
 The GGUF converter has permuted queries and keys so that rotary pairs are neighbours.
 """
 
-from slipstream.models.heads import EMBEDDING, FUSING_NORM, HeadFile
+from slipstream.models.heads import DIRECT, EMBEDDING, FUSING_NORM, HeadFile
 from slipstream.runtime.native.modelfile import ModelFile
-from slipstream.runtime.native.program import AddProjected, Attend, Decoder, Fuse, GatedUnit, Heads, Join, Normalise
+from slipstream.runtime.native.program import (
+    AddProjected,
+    Attend,
+    Decoder,
+    Fuse,
+    GatedUnit,
+    Heads,
+    Join,
+    Normalise,
+    ReadEmbedding,
+)
 
 
 def eagle3(head: HeadFile, output: str) -> Decoder:
@@ -24,9 +34,13 @@ def eagle3(head: HeadFile, output: str) -> Decoder:
         before=norm(FUSING_NORM) if head.norm_before_fc else None,
         after=of_state if head.norm_before_residual else None,
     )
+    of_embedding = norm("blk.0.attn_norm.weight")
+    # x += direct(norm(embedding)), in heads that have it
+    direct = (ReadEmbedding(of_embedding), AddProjected(DIRECT)) if head.has(DIRECT) else ()
     # x += o(attention([norm(embedding); norm(g)]));  x += down(silu(gate(norm(x))) * up(norm(x)))
     layer = (
-        Join(norm("blk.0.attn_norm.weight"), None if head.norm_before_residual else of_state),
+        *direct,
+        Join(of_embedding, None if head.norm_before_residual else of_state),
         Attend(
             query=Heads("blk.0.attn_q.weight"),
             key=Heads("blk.0.attn_k.weight"),
