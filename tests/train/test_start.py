@@ -21,7 +21,8 @@ from slipstream.train.head import MATRICES, VECTORS  # noqa: E402
 from slipstream.train.pipeline import Finished  # noqa: E402
 from slipstream.train.start import Start, begun_with, chosen_start, output_rows  # noqa: E402
 from slipstream.train.target import Weights  # noqa: E402
-from slipstream.train.teacher import Teacher  # noqa: E402
+from slipstream.train.teacher import Teacher, frequent_tokens  # noqa: E402
+from slipstream.train.texts import Text  # noqa: E402
 from tests.shipping import ship_file  # noqa: E402
 from tests.tiny_heads import HeadShape, tiny_head  # noqa: E402
 from tests.tiny_models import tiny_llama  # noqa: E402
@@ -107,10 +108,18 @@ def test_the_recipe_names_the_file_it_began_with(tiny: Path, path: Path, tmp_pat
     finished = trained(tiny, tmp_path, told, start=str(path), changes={**CHANGES, "layers": (1, 1, 2)})
     assert finished.path is not None
     recipe = json.loads(read_header(finished.path).text("slipstream.head.recipe") or "")
+    assert (recipe["learning_rate"], recipe["single_share"]) == (1e-3, 0.0), "it keeps what it knows"
     assert recipe["start"] == f"head:{hashlib.sha256(path.read_bytes()).hexdigest()}"
     again = trained(tiny, tmp_path, start=str(finished.path), changes={**CHANGES, "layers": (1, 1, 2)})
     assert again.path is not None
     assert len([*(tmp_path / "work").glob("head-*")]) == 2, "another beginning is another training"
+
+
+def test_what_answers_do_not_say_a_head_can_still_draft() -> None:
+    text = Text(np.array([1, 9, 9, 9, 4, 4, 7], np.int32), 1, "chat", 0.0, 0)
+    assert frequent_tokens([text], 8, [2], [3, 4, 5, 6, 8]).tolist() == [2, 3, 4, 5, 6, 7, 8, 9]
+    assert frequent_tokens([text], 4, [2], [3, 4, 5, 6]).tolist() == [2, 4, 7, 9]
+    assert frequent_tokens([text], 8, [2]).tolist() == [2, 4, 7, 9]
 
 
 def test_training_goes_on_from_the_head(tiny: Path, path: Path, tmp_path: Path) -> None:

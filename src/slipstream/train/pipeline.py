@@ -11,6 +11,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from slipstream.engine import Engine, ModelOptions
@@ -28,7 +29,7 @@ from slipstream.train.loop import Held, Report, Training
 from slipstream.train.model_task import ModelTask, model_shapes
 from slipstream.train.prompts import Source
 from slipstream.train.recipe import Kind, Recipe
-from slipstream.train.start import Start, begun_with, chosen_start
+from slipstream.train.start import GOING_ON, Start, begun_with, chosen_start
 from slipstream.train.states import StateStore
 from slipstream.train.target import States, Weights, think
 from slipstream.train.task import Task
@@ -189,7 +190,10 @@ class _Run:
         return store
 
     def _teacher(self, texts: Sequence[Text], ends: frozenset[int]) -> Teacher:
-        ids = frequent_tokens(texts, self.recipe.vocabulary, sorted(ends))
+        # what a head could draft it should still be able to; in most vocabularies low ids are the commonest tokens
+        old = None if self.start is None else self.start.head.draft_tokens
+        others = [] if old is None else np.sort(old).tolist()
+        ids = frequent_tokens(texts, self.recipe.vocabulary, sorted(ends), others)
         return Teacher(self.weights, ids, self.asked.device)
 
     def _task(self, teacher: Teacher, store: StateStore) -> Task:
@@ -232,7 +236,7 @@ def planned(header: GgufHeader, weights: Weights, source: Source, asked: Asked, 
         layers=default_layers(weights.layer_count) if asked.kind == "head" else (),
     )
     if start is not None:
-        recipe = replace(recipe, **start.shape)
+        recipe = replace(recipe, **start.shape, **GOING_ON)
     recipe = replace(recipe, **asked.changes)
     recipe.check(weights.layer_count)
     if start is not None:

@@ -13,15 +13,20 @@ from slipstream.train.target import Weights
 from slipstream.train.texts import Text
 
 
-def frequent_tokens(texts: Sequence[Text], count: int, always: Sequence[int]) -> NDArray[np.int64]:
+def frequent_tokens(
+    texts: Sequence[Text], count: int, always: Sequence[int], others: Sequence[int] = ()
+) -> NDArray[np.int64]:
     """[count] ids, ascending, of the tokens that answers have most often; fewer if answers have fewer.
 
     always: ids that are among them whatever happens (the end tokens)
+    others: ids that fill the places which answers leave, the first ones first
     """
     times = Counter(dict.fromkeys(always, 0))
     for text in texts:
         times.update(text.tokens[text.prompt :].tolist())
-    first = dict.fromkeys([*always, *(token for token, _ in sorted(times.items(), key=lambda one: (-one[1], one[0])))])
+    first = dict.fromkeys(
+        [*always, *(token for token, _ in sorted(times.items(), key=lambda one: (-one[1], one[0]))), *others]
+    )
     return np.sort(np.array(list(first)[:count], np.int64))
 
 
