@@ -49,18 +49,22 @@ def event_stream(
     return stream
 
 
-async def _framed(events: AsyncIterator[Mapping[str, Any] | str]) -> AsyncIterator[dict[str, str]]:
+async def _framed(events: AsyncIterator[Mapping[str, Any] | str]) -> AsyncIterator[bytes]:
     try:
         async for event in events:
-            yield {"data": event if isinstance(event, str) else dumped(event), **_kind(event)}
+            yield written(event)
     except SlipstreamError as error:
-        yield {"data": dumped(error_body(error)[1])}
+        yield last_event(error)
 
 
 def last_event(error: SlipstreamError) -> bytes:
     """An error as it is written at the end of a stream."""
-    return f"data: {dumped(error_body(error)[1])}\n\n".encode()
+    return written(error_body(error)[1])
 
 
-def _kind(event: Mapping[str, Any] | str) -> dict[str, str]:
-    return {} if isinstance(event, str) or "type" not in event else {"event": event["type"]}
+def written(event: Mapping[str, Any] | str) -> bytes:
+    """An event as it is sent. JSON has no line breaks, so it is one line of data, which the library would look for."""
+    if isinstance(event, str):
+        return f"data: {event}\n\n".encode()
+    kind = f"event: {event['type']}\n" if "type" in event else ""
+    return f"{kind}data: {dumped(event)}\n\n".encode()

@@ -26,9 +26,8 @@ def rendered(body: Mapping[str, Any], levels: int = LEVELS) -> bytes:
     return "".join(_pieces(body, levels)).encode()
 
 
-def dumped(value: Any) -> str:
-    """Compact JSON."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+dumped: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""Compact JSON. `json.dumps` would make an encoder for every token that is streamed."""
 
 
 def _pieces(value: Any, levels: int) -> Iterator[str]:

@@ -153,7 +153,7 @@ class Training:
         self.report.progress(self.step, self.steps, f"training: loss {loss:.3f}, agrees {agreement:.3f}")
 
     def _measure(self, recent: Sequence[Learned]) -> None:
-        found = self.measure(3, max(len(self.held) // 32, 1))
+        found = self.measure(3, len(self.held) // 32 | 1)  # odd: texts at temperatures 0 and 1 take turns
         loss = sum(one.loss for one in recent) / max(len(recent), 1)
         tokens = self.step * self._rows * self.recipe.pack
         self.history.append({"step": self.step, "tokens": tokens, "seconds": round(self.spent), "loss": loss} | found)
