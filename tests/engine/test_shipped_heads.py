@@ -13,7 +13,7 @@ from slipstream.engine import loading
 from slipstream.errors import ModelFileError, RuntimeUnavailableError, UnsupportedModelError, UsageError
 from slipstream.measure.memory_bill import memory_bill
 from slipstream.models import shipped_heads
-from slipstream.models.shipped_heads import SHIPPED, TARGET_FINGERPRINT
+from slipstream.models.shipped_heads import TARGET_FINGERPRINT
 from tests.shipping import ship
 from tests.tiny_heads import Facts, bigram_target, head_arrays, tiny_head
 from tests.tiny_models import tiny_llama
@@ -190,9 +190,7 @@ def test_an_engine_of_parts_has_no_default(target: Path) -> None:
 
 @pytest.fixture
 def real(smollm2: Path) -> Path:
-    """The real model, where its head is in the package."""
-    if not SHIPPED[0].path.is_file():
-        pytest.skip(f"{SHIPPED[0].path.name} is not in the package yet")
+    """The real model, whose head is in the package."""
     return smollm2
 
 
@@ -205,7 +203,9 @@ def test_smollm2_is_drafted_for_by_its_head(real: Path, temperature: float) -> N
             expected = slow.generate(prompt, seed=7, temperature=temperature, max_tokens=64)
         found = fast.generate(prompt, seed=7, temperature=temperature, max_tokens=64)
     assert found.tokens == expected.tokens
-    assert found.statistics.accepted > 0.3 * found.statistics.tested
+    assert found.statistics.accepted > 0.15 * found.statistics.tested, (
+        "a head of random weights is right of one in a thousand"
+    )
 
 
 def test_smollm2_s_default_is_suffix_and_head(real: Path) -> None:
