@@ -20,7 +20,6 @@ class Generation:
     def __init__(self, sequence: Sequence, completion: Completion) -> None:
         self.sequence = sequence
         self.completion = completion
-        self._placed_at = 0.0
 
     def place(self, pool: SessionPool, *, seen: bool = False) -> int:
         """Take a session, the one with the longest prefix of the prompt; returns how much of it is there already.
@@ -34,7 +33,7 @@ class Generation:
             slot.keep(slot.session.length - 1)
         timings.cache_n = reused = sequence.slot.session.length
         timings.prompt_n = len(sequence.tokens) - reused
-        self._placed_at = perf_counter()
+        timings.begun_at = timings.ended_at = perf_counter()
         return reused
 
     def has_read(self, decoding: float = 0.0) -> None:
@@ -42,7 +41,8 @@ class Generation:
 
         decoding: seconds of the same round that went into the first token
         """
-        self.completion.timings.prompt_seconds = perf_counter() - self._placed_at - decoding
+        timings = self.completion.timings
+        timings.prompt_seconds = perf_counter() - timings.begun_at - decoding
         slot, tokens = self.sequence.placed, self.sequence.tokens
         slot.tokens += tokens[len(slot.tokens) : slot.session.length]
 
@@ -58,6 +58,7 @@ class Generation:
         timings = completion.timings
         timings.predicted_n = len(completion.tokens)
         timings.predicted_seconds += seconds
+        timings.ended_at = perf_counter()
         timings.draft_n, timings.draft_n_accepted = statistics.drafted, statistics.accepted
         number = statistics.rounds
         return [
