@@ -9,9 +9,11 @@ from slipstream.core.protocols import Drafter, Model, Policy, Segment
 from slipstream.core.verify import Verdict
 from slipstream.draft import TextDrafter
 from slipstream.engine.completion import Completion, Token
-from slipstream.engine.pace import FEWEST, Pace
 from slipstream.engine.round import Reading, play_round
 from slipstream.engine.sequence import Sequence
+
+MOST_READ_TOGETHER = 256
+"""Rows of prompts in one forward where there are several texts and none has tokens yet: whoever leaves waits for it."""
 
 
 class Generation:
@@ -90,7 +92,6 @@ class Batch:
         self._policy = policy
         self._own = own if target.capabilities.rollback else ()
         self._begun: list[Generation] = []
-        self._pace = Pace()
 
     def add(self, generation: Generation) -> None:
         """Let a generation take part from the next round on. Raises RuntimeUnavailableError if no session is left."""
@@ -106,9 +107,9 @@ class Batch:
         On a runtime whose rows depend on their company, the first token waits for a forward of its own: then it is the
         same whether the prompt was read just now or is there from an earlier text.
 
-        slice_rows: most rows of prompts beside others' tokens, the oldest prompts' first; where nobody has tokens yet
-                    forwards are so short that whoever comes or goes is soon noticed. With 0 prompts are read first, in
-                    the longest forwards there are
+        slice_rows: most rows of prompts beside others' tokens, the oldest prompts' first; where nobody has tokens yet a
+                    text that is alone gets the longest forwards there are, and several get shorter ones, so that
+                    whoever goes is soon noticed. With 0 prompts are read first, in the longest forwards
 
         Returns the tokens of those that were decoded.
         """
@@ -119,14 +120,11 @@ class Batch:
             decoding = []
         rows = self._rows_to_read(len(active), slice_rows, decoding=bool(decoding))
         ending, slices = _shared_out(reading, rows, joined=self._target.capabilities.bit_exact_rows)
-        read_rows = sum([len(one.sequence.lacking) for one in ending]) + sum([len(one.segment.tokens) for one in slices])
         started = perf_counter()
         sequences = [one.sequence for one in (*decoding, *ending)]
         drafters = self._drafters_for(sequences)
         verdicts, read = play_round(self._target, sequences, drafters, self._policy, reading=slices)
         seconds = perf_counter() - started
-        if not decoding:
-            self._pace.learn(read_rows, read)
         for generation in reading:
             generation.has_read(seconds - read if generation in ending else 0.0)
         times = [seconds] * len(decoding) + [seconds - read] * len(ending)
@@ -134,19 +132,11 @@ class Batch:
         return [(one, one.take(verdict, spent)) for one, verdict, spent in decoded]
 
     def _rows_to_read(self, active: int, slice_rows: int, *, decoding: bool) -> int:
-        """Most rows of prompts in the next forward.
-
-        Where a row's bits depend on its company, how a prompt is cut must not depend on the clock: then it is cut as
-        `slipstream run` cuts it, or, where others wait, into equal parts.
-        """
+        """Most rows of prompts in the next forward, for which whoever comes or goes meanwhile has to wait."""
         most = self._target.max_rows
         if decoding:
             return min(slice_rows, most // 2)
-        if not slice_rows:
-            return most
-        if self._target.capabilities.bit_exact_rows:
-            return self._pace.rows(most)
-        return most if active == 1 else min(FEWEST, most)
+        return min(MOST_READ_TOGETHER, most) if slice_rows and active > 1 else most
 
     def _drafters_for(self, sequences: Several[Sequence]) -> Several[Drafter]:
         """The drafters, and their own ones up to the last that is of use: each has the same place in every round."""
