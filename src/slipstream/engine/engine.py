@@ -354,7 +354,7 @@ class Engine:
 
     def memory(self) -> dict[str, int]:
         """Bytes taken by the target and by the drafters."""
-        return {"target": self.target.memory(), "drafter": sum(drafter.memory() for drafter in self._guarded())}
+        return {"target": self.target.memory(), "drafter": sum(drafter.memory() for drafter in self.drafters)}
 
     @property
     def failed_drafters(self) -> list[str]:
@@ -452,7 +452,8 @@ class Engine:
             return _names(())
         if off or not self.target.capabilities.rollback:
             return self.drafter_name
-        able = [drafter for drafter in self._guarded() if not drafter.failed]
+        failed = [one for one, guard in self._guards.items() if guard.failed]
+        able = [drafter for drafter in self.drafters if id(drafter) not in failed]
         return _names([*able, *(drafter for drafter in self._own if drafter.serves(sequence))])
 
     def _generation(

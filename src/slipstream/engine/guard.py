@@ -14,7 +14,8 @@ _logger = logging.getLogger(__name__)
 
 class Guard(TextDrafter):
     """A drafter, until it raises anything (but what stops programs, such as KeyboardInterrupt) or proposes what the
-    target cannot compute. Then a warning is logged, once, what it holds is given back, and it proposes nothing more.
+    target cannot compute. Then a warning is logged, once, and it proposes nothing more; for the texts that it knows it
+    gets its `end`, as ever.
 
     The target's sessions need nothing of it: rows of a draft, or of a part of the layers, are gone with the next
     forward.
@@ -27,8 +28,7 @@ class Guard(TextDrafter):
         self.free = drafter.free
         self.failed = False
         self._drafter, self._target = drafter, target
-        self._begun: dict[int, SequenceView] = {}
-        self._closed = False
+        self._begun: set[int] = set()
 
     def serves(self, sequence: SequenceView) -> bool:
         if self.failed or not isinstance(self._drafter, TextDrafter):
@@ -36,7 +36,7 @@ class Guard(TextDrafter):
         try:
             return self._drafter.serves(sequence)
         except Exception as error:
-            self._fail(error)
+            self._fail(error, "serves")
             return False
 
     def lag(self, sequence: SequenceView) -> int:
@@ -45,17 +45,17 @@ class Guard(TextDrafter):
         try:
             return self._drafter.lag(sequence)
         except Exception as error:
-            self._fail(error)
+            self._fail(error, "lag")
             return 0
 
     def begin(self, sequence: SequenceView, reused_length: int) -> None:
         if self.failed:
             return
-        self._begun[sequence.id] = sequence
+        self._begun.add(sequence.id)
         try:
             self._drafter.begin(sequence, reused_length)
         except Exception as error:
-            self._fail(error)
+            self._fail(error, "begin")
 
     def observe_prompt(self, sequence: SequenceView, start: int, count: int, rows: Rows) -> None:
         if self.failed:
@@ -63,7 +63,7 @@ class Guard(TextDrafter):
         try:
             self._drafter.observe_prompt(sequence, start, count, rows)
         except Exception as error:
-            self._fail(error)
+            self._fail(error, "observe_prompt")
 
     def extend(self, frontier: Several[Growth]) -> None:
         """What a step that fails has added is taken out again."""
@@ -77,7 +77,7 @@ class Guard(TextDrafter):
         except Exception as error:
             for growth, (size, tip) in zip(frontier, before, strict=True):
                 growth.draft.shorten(size, tip)
-            self._fail(error)
+            self._fail(error, "extend")
 
     def observe(self, sequence: SequenceView, draft: Draft, verdict: Verdict, rows: Rows) -> None:
         if self.failed:
@@ -85,42 +85,35 @@ class Guard(TextDrafter):
         try:
             self._drafter.observe(sequence, draft, verdict, rows)
         except Exception as error:
-            self._fail(error)
+            self._fail(error, "observe")
 
     def end(self, sequence: SequenceView) -> None:
-        if self._begun.pop(sequence.id, None) is None:
+        if sequence.id not in self._begun:
             return
+        self._begun.remove(sequence.id)
         try:
             self._drafter.end(sequence)
         except Exception as error:
-            self._fail(error)
+            self._fail(error, "end")
 
     def memory(self) -> int:
-        return 0 if self._closed else self._drafter.memory()
+        return self._drafter.memory()
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._drafter.close()
+        self._drafter.close()
 
-    def _fail(self, error: Exception) -> None:
-        """Say so and give back what can be given back, which may fail as well now."""
-        if self.failed:
-            return
+    def _fail(self, error: Exception, method: str) -> None:
+        """Say what is wrong, so that who writes a drafter can mend it; what fails after that is said to who looks."""
+        if not self.failed:
+            what = str(error) if isinstance(error, SlipstreamError) else f"{type(error).__name__}: {error}"
+            _logger.warning(
+                "The drafter %s failed in %s, and texts go on without it until the model is loaded again: %s",
+                self.name,
+                method,
+                what,
+            )
+        _logger.debug("Where the drafter %s failed in %s:", self.name, method, exc_info=error)
         self.failed, self.requires = True, Requirements()
-        expected = isinstance(error, SlipstreamError)
-        _logger.warning(
-            "The drafter %s failed, and texts go on without it until the model is loaded again: %s",
-            self.name,
-            error if expected else f"{type(error).__name__}: {error}",
-            exc_info=None if expected else error,
-        )
-        for sequence in list(self._begun.values()):
-            self.end(sequence)
-        try:
-            self.close()
-        except Exception:
-            _logger.debug("What the drafter %s held could not be given back.", self.name, exc_info=True)
 
 
 def _check(growth: Growth, size: int, name: str, target: Model) -> None:
