@@ -359,7 +359,7 @@ class Engine:
     @property
     def failed_drafters(self) -> list[str]:
         """Names of the drafters that failed, without which texts go on."""
-        return [drafter.name for drafter in self._guards.values() if drafter.failed]
+        return [drafter.name for drafter in list(self._guards.values()) if drafter.failed]
 
     def close(self) -> None:
         """Give all memory back; closing twice is harmless, using the engine afterwards a RuntimeUnavailableError.
@@ -452,7 +452,7 @@ class Engine:
             return _names(())
         if off or not self.target.capabilities.rollback:
             return self.drafter_name
-        failed = [one for one, guard in self._guards.items() if guard.failed]
+        failed = [one for one, guard in list(self._guards.items()) if guard.failed]
         able = [drafter for drafter in self.drafters if id(drafter) not in failed]
         return _names([*able, *(drafter for drafter in self._own if drafter.serves(sequence))])
 
