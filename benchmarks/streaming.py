@@ -5,7 +5,7 @@
 
 A model that says the same letter again and again, and waits between tokens as if it computed, so that each token wakes
 the server up as it does in earnest. "batch" is the rounds alone; the other columns are what a server adds to them: a
-worker's thread, and the whole way through the application (no sockets). Processor time of all threads, divided by tokens.
+worker's thread, and the whole way through the application (no sockets). Processor time of all threads, by tokens.
 """
 
 import argparse
