@@ -1,8 +1,8 @@
 """Figures of several texts that one request asked for."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest import approx
 
 from slipstream.core.stats import RoundRecord
 from slipstream.engine.completion import Completion, Timings, figures_of
@@ -26,9 +26,9 @@ def test_texts_at_the_same_time_take_the_time_once() -> None:
     whole = Timings.together([timings(0.0, 1.0, 4.0, 40), timings(0.5, 1.0, 4.0, 40)])
     assert (whole.prompt_n, whole.cache_n, whole.predicted_n) == (20, 6, 80)
     assert (whole.draft_n, whole.draft_n_accepted) == (8, 4)
-    assert whole.prompt_seconds == approx(1.5)
-    assert whole.predicted_seconds == approx(4.5)
-    assert whole.as_dict()["predicted_per_second"] == approx(80 / 4.5)
+    assert whole.prompt_seconds == pytest.approx(1.5)
+    assert whole.predicted_seconds == pytest.approx(4.5)
+    assert whole.as_dict()["predicted_per_second"] == pytest.approx(80 / 4.5)
 
 
 spans = st.tuples(st.integers(0, 50), st.integers(0, 9), st.integers(0, 9), st.integers(1, 9))
@@ -39,12 +39,14 @@ def test_each_moment_is_counted_once_and_pauses_not_at_all(several: list[tuple[i
     whole = Timings.together([timings(*one) for one in several])
     read = {moment for begun, read, _, _ in several for moment in range(begun, begun + read)}
     decoded = {moment for begun, read, end, _ in several for moment in range(begun + read, begun + read + end)}
-    assert whole.prompt_seconds == approx(len(read))
-    assert whole.predicted_seconds == approx(len(decoded))
+    assert whole.prompt_seconds == pytest.approx(len(read))
+    assert whole.predicted_seconds == pytest.approx(len(decoded))
 
 
 def test_a_text_without_a_token_took_no_time_to_decode() -> None:
-    assert Timings.together([timings(0.0, 1.0, 5.0, 0), timings(9.0, 1.0, 2.0, 3)]).predicted_seconds == approx(2.0)
+    assert Timings.together([timings(0.0, 1.0, 5.0, 0), timings(9.0, 1.0, 2.0, 3)]).predicted_seconds == pytest.approx(
+        2.0
+    )
 
 
 def record(drafted: int, accepted: int) -> RoundRecord:

@@ -456,9 +456,7 @@ class Rogue(BaseDrafter):
     ],
 )
 @pytest.mark.usefixtures("drafters_may_fail")
-def test_a_drafter_that_breaks_the_rules_is_named(
-    drafter: Rogue, says: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_drafter_that_breaks_the_rules_is_named(drafter: Rogue, says: str, caplog: pytest.LogCaptureFixture) -> None:
     target = FakeModel(SmallVocabulary(6))
     target.capabilities = Capabilities(trees=False)
     expected = Engine(target).generate([0, 1, 2], max_tokens=20, seed=1)

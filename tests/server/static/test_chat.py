@@ -44,6 +44,7 @@ def test_a_request_says_what_the_contract_asks_for(visit: Visit) -> None:
         "messages": [{"role": "user", "content": "Hello"}],
         "stream": True,
         "stream_options": {"include_usage": True},
+        "max_tokens": 1024,
         "speculation": {"mode": "auto", "details": True},
     }
 
