@@ -1,6 +1,8 @@
 """What every test may use: the real models, and when they may be missing."""
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,39 @@ def model_is_required() -> bool:
     return any(
         os.environ.get(name, "").lower() not in ("", "0", "false") for name in ("CI", "SLIPSTREAM_REQUIRE_MODEL")
     )
+
+
+class _Heard(logging.Handler):
+    """Keeps what is logged, with tracebacks."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(logging.Formatter().format(record))
+
+
+@pytest.fixture
+def drafters_may_fail() -> None:
+    """For tests whose drafters fail on purpose."""
+
+
+@pytest.fixture(autouse=True)
+def _drafters_do_not_fail(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A drafter that fails does no harm to a text, so that nothing else would show its mistake."""
+    if "drafters_may_fail" in request.fixturenames:
+        yield
+        return
+    heard, logger = _Heard(), logging.getLogger("slipstream.engine.guard")
+    before = logger.level
+    logger.addHandler(heard)
+    logger.setLevel(logging.DEBUG)
+    yield
+    logger.setLevel(before)
+    logger.removeHandler(heard)
+    if heard.messages:
+        pytest.fail("\n".join(heard.messages))
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,18 @@
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slipstream.core.params import SamplingParams
-from slipstream.core.protocols import Growth
+from slipstream.core.protocols import Growth, Segment
 from slipstream.core.tree import Draft
 from slipstream.draft import ModelDrafter
+from slipstream.draft.shares import MOST_READ
 from slipstream.errors import UnsupportedModelError
-from tests.fakes import ByteVocabulary, FakeModel, SmallVocabulary
+from tests.fakes import ByteVocabulary, FakeModel, FakeRows, SmallVocabulary
 from tests.helpers import View, accept_first
 
 SAMPLED = SamplingParams(temperature=1.0, top_p=1.0, min_p=0.0, seed=9)
@@ -114,3 +118,46 @@ def test_tokens_that_only_one_vocabulary_has_are_not_proposed_and_end_drafting()
 def test_a_model_without_rollback_is_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="cannot take tokens back"):
         ModelDrafter(FakeModel(ByteVocabulary(), rollback=False))
+
+
+class Counting(FakeModel):
+    """Notes how many rows its forwards have."""
+
+    def __init__(self) -> None:
+        super().__init__(max_rows=512, context_length=4096)
+        self.rows: list[int] = []
+
+    def forward(self, batch: Sequence[Segment], **more: Any) -> list[FakeRows]:
+        self.rows.append(sum([len(segment.tokens) for segment in batch]))
+        return super().forward(batch, **more)
+
+
+def test_a_long_text_that_was_missed_is_read_over_several_steps_and_keeps_nobody_from_drafting() -> None:
+    model = Counting()
+    drafter = ModelDrafter(model)
+    short, long = View(list(b"short"), SAMPLED), View(list(b"long text " * 100), SAMPLED)
+    for view in (short, long):
+        drafter.begin(view, 0)
+    steps = 0
+    while True:
+        drafts = [Draft(), Draft()]
+        before = drafter.lag(long)
+        drafter.extend([Growth(view, draft, 4) for view, draft in zip((short, long), drafts, strict=True)])
+        steps += 1
+        assert drafts[0].tokens == decoded(model, short, 1)
+        if drafts[1].tokens:
+            break
+        assert drafter.lag(long) < before
+        short.tokens += drafts[0].tokens
+    assert drafts[1].tokens == decoded(model, long, 1)
+    assert steps == -(-len(long.tokens) // (MOST_READ - 5))
+    assert len(model.rows) == steps
+    assert max(model.rows) <= MOST_READ
+
+
+def test_a_long_text_that_is_alone_is_read_at_once() -> None:
+    model = Counting()
+    drafter, view = ModelDrafter(model), View(list(b"long text " * 100), SAMPLED)
+    drafter.begin(view, 0)
+    assert grow(drafter, view, 1).tokens == decoded(model, view, 1)
+    assert model.rows == [1000 - 512, 512]

@@ -235,6 +235,25 @@ def test_a_step_costs_one_forward_for_all_sequences() -> None:
     assert [draft.tokens[0] for draft in drafts] == [tokens[0] for tokens in alone]
 
 
+def test_a_long_text_that_was_missed_keeps_nobody_from_drafting() -> None:
+    model = TextModel(PAIRS, max_rows=512, context_length=4096)
+    drafter = OtherTokenizerDrafter(model, BYTES)
+    views = [View(list(b"abcdef"), SAMPLED), View(list(b"fedcbaabc" * 200), SAMPLED)]
+    for view in views:
+        drafter.begin(view, 0)
+    [alone] = [grow(drafter_for(views[1], model, BYTES), views[1], 1).tokens]
+    lengths = []
+    while drafter.lag(views[1]) > 1:
+        drafts, before = [Draft(), Draft()], model.forwards
+        drafter.extend([Growth(view, draft, 4) for view, draft in zip(views, drafts, strict=True)])
+        assert model.forwards - before == 1
+        lengths.append([len(draft) for draft in drafts])
+    assert all(short for short, _ in lengths)
+    assert [bool(long) for _, long in lengths] == [False] * (len(lengths) - 1) + [True]
+    assert len(lengths) > 2
+    assert drafts[1].tokens == alone
+
+
 def test_a_later_sequence_reuses_the_common_prefix() -> None:
     model = TextModel(PAIRS, max_rows=4)
     first, second = View(list(b"abcdefabcdefabcdef")), View(list(b"abcdefabcdefabfedc"))

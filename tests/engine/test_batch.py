@@ -1,5 +1,6 @@
 """Generations that come and go in one batch: each text is the one that its generation has alone."""
 
+from collections.abc import Sequence as Several
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -8,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slipstream.core.protocols import Segment
 from slipstream.draft import ModelDrafter, SuffixDrafter
 from slipstream.engine import Engine
-from slipstream.engine.batch import Generation
+from slipstream.engine.batch import MOST_READ_TOGETHER, Generation
 from slipstream.errors import RuntimeUnavailableError
 from slipstream.policy import AdaptivePolicy, CostTable, FixedLength
-from tests.fakes import FakeModel
+from tests.fakes import FakeModel, FakeRows
 
 PROMPTS = ("a", "The prompt that goes on for longer than one forward takes", "The prompt", "abcabcabcabc", "zzz")
 
@@ -160,4 +162,48 @@ def test_without_a_session_left_nothing_is_begun() -> None:
         with pytest.raises(RuntimeUnavailableError):
             batch.add(begun(one, "b"))
         assert batch.size == 1
+        batch.close()
+
+
+class Counting(FakeModel):
+    """Notes how many rows its forwards have."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(seed=1, order=1, max_rows=512, context_length=4096, **options)
+        self.rows: list[int] = []
+
+    def forward(self, batch: Several[Segment], **more: Any) -> list[FakeRows]:
+        self.rows.append(sum([len(segment.tokens) for segment in batch]))
+        return super().forward(batch, **more)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(("texts", "slice_rows", "most"), [(1, 64, 512), (2, 64, MOST_READ_TOGETHER), (2, 0, 512)])
+def test_prompts_are_read_in_shorter_forwards_where_somebody_waits(
+    texts: int, slice_rows: int, most: int, exact: bool
+) -> None:
+    model = Counting()
+    model.capabilities = replace(model.capabilities, bit_exact_rows=exact)
+    with Engine(model, policy=FixedLength(0)) as one:
+        batch = one.batch()
+        everyone = [begun(one, f"{number}" * 1500, seed=1, max_tokens=3) for number in range(texts)]
+        for generation in everyone:
+            batch.add(generation)
+        while not any(generation.completion.tokens for generation in everyone):
+            batch.play_round(slice_rows)
+        assert max(model.rows) == model.rows[0] == most
+        batch.close()
+
+
+def test_who_is_alone_again_is_read_by_the_longest_forwards() -> None:
+    model = Counting()
+    with Engine(model, policy=FixedLength(0)) as one:
+        batch = one.batch()
+        stays, leaves = [begun(one, letter * 1500, seed=1, max_tokens=3) for letter in "ab"]
+        batch.add(stays)
+        batch.add(leaves)
+        batch.play_round(64)
+        batch.remove(leaves)
+        batch.play_round(64)
+        assert model.rows == [MOST_READ_TOGETHER, 512]
         batch.close()

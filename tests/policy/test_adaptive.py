@@ -87,6 +87,20 @@ class Reader(Guesser):
         super().extend(frontier)
 
 
+class SlowReader(Reader):
+    """Reads no more than so many tokens in one step, and has no draft before it has read all."""
+
+    MOST = 20
+
+    def extend(self, frontier: object) -> None:
+        [growth] = frontier  # type: ignore[misc]
+        if not growth.draft.tokens and self.lag(growth.sequence) > self.MOST:
+            self.clock.now += self.MOST * self.TOKEN
+            self.read += self.MOST
+        else:
+            super().extend(frontier)
+
+
 class Waiter(Guesser):
     """Cannot draft before the target has read the text, as a head cannot."""
 
@@ -415,3 +429,33 @@ def test_a_drafter_that_cannot_draft_yet_is_not_asked_and_not_given_up() -> None
         assert len(machine.round(lambda draft: 9, beside=10)) == 0
     waiter.ready = True
     assert any(len(machine.round(lambda draft: 9)) for _ in range(3))
+
+
+def test_what_reads_a_long_text_in_parts_is_asked_until_it_has_read_it() -> None:
+    machine = Machine(FLAT, lambda clock: SlowReader(clock, 0.003))
+    machine.view.tokens.extend([0] * 110)
+    lengths = [len(machine.round(always)) for _ in range(30)]
+    began = next(number for number, length in enumerate(lengths) if length)
+    assert lengths[:began] == [0] * began
+    assert 5 <= began <= 8, "110 tokens by 20, and a round or two that are plain"
+    assert machine.policy.steps[0] is not None
+    assert machine.policy.steps[0].seconds(1) < 0.006, "a step that read a part is not taken for a whole one"
+
+
+class CheapReader(SlowReader):
+    TOKEN = 0.0001
+
+
+def test_a_try_of_what_reads_in_parts_lasts_until_it_has_drafted() -> None:
+    """A drafter that was bad is tried again, long after: what it has missed takes more steps than a try has rounds."""
+    machine = Machine(FLAT, lambda clock: CheapReader(clock, 0.003))
+    (reader,) = machine.drafters
+    assert isinstance(reader, CheapReader)
+    for _ in range(150):
+        machine.round(never)
+    reader.read = len(machine.view.tokens) - 110
+    lengths = [len(machine.round(always)) for _ in range(200)]
+    began = next(number for number, length in enumerate(lengths) if length)
+    assert reader.read > len(machine.view.tokens) - 20
+    assert sum(map(bool, lengths[began:])) > 0.9 * len(lengths[began:])
+    assert machine.gain > 1

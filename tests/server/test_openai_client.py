@@ -117,6 +117,22 @@ def test_several_choices_differ_and_the_first_is_the_only_one_s(client: openai.O
     assert texts(1) == three[:1]
 
 
+@pytest.mark.parametrize("usage", [False, True])
+def test_the_figures_of_a_request_are_of_all_its_texts(client: openai.OpenAI, served: Served, usage: bool) -> None:
+    asked: Any = {"model": "any", "messages": MESSAGES, "seed": 6, "max_tokens": 20, "n": 3}
+    asked |= {"logit_bias": {"256": -100}}
+    answer = client.chat.completions.create(**asked)
+    assert answer.timings["predicted_n"] == answer.usage.completion_tokens == 60
+    rounds = [len(job.completion.rounds) for job in served.jobs[-3:]]
+    assert answer.speculation["rounds"] == sum(rounds) > max(rounds)
+    more: Any = {"stream_options": {"include_usage": True}} if usage else {}
+    chunks = list(client.chat.completions.create(**asked, stream=True, **more))
+    assert [bool(getattr(chunk, "timings", None)) for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert chunks[-1].timings["predicted_n"] == 60
+    texts = client.completions.create(model="any", prompt=["a", "b"], max_tokens=5, logit_bias={"256": -100}, n=2)
+    assert texts.timings["predicted_n"] == texts.usage.completion_tokens == 20
+
+
 def test_stop_strings_biases_and_penalties_go_through(client: openai.OpenAI, alone: Engine) -> None:
     plain = alone.generate(MESSAGES, seed=7, max_tokens=30).text
     stop = plain[5:7]

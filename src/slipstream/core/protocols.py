@@ -313,7 +313,11 @@ class Drafter(Protocol):
         """
 
     def extend(self, frontier: Sequence[Growth]) -> None:
-        """One step: add nodes to the drafts of all these sequences. A draft left as it was is finished."""
+        """One step: add nodes to the drafts of all these sequences. A draft left as it was is finished for this round.
+
+        Where `lag` is less than before, but not 1 yet, the step read a part of what a sequence lacks, so that others do
+        not wait long; the steps of later rounds read the rest.
+        """
 
     def observe(self, sequence: SequenceView, draft: Draft, verdict: "Verdict", rows: Rows) -> None:
         """What became of a draft (an empty one included); `sequence.tokens` already has the committed tokens."""

@@ -62,6 +62,12 @@ class Draft:
         self.buckets.append(int(bucket))
         return len(self.tokens) - 1
 
+    def shorten(self, size: int, tip: int) -> None:
+        """Take all nodes but the first `size` out again; `tip` is one of those."""
+        for numbers in (self.tokens, self.parents, self.estimates, self.sources, self.buckets):
+            del numbers[size:]
+        self.tip = tip
+
     def child(self, node: int, token: int) -> int | None:
         """The child of `node` that carries `token`."""
         tokens, parents = self.tokens, self.parents

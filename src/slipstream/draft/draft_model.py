@@ -13,6 +13,7 @@ from slipstream.core.pool import SessionPool, Slot
 from slipstream.core.protocols import Growth, Logits, Model, Segment, SequenceView
 from slipstream.draft.base import BaseDrafter
 from slipstream.draft.proposing import propose
+from slipstream.draft.shares import MOST_READ, shares
 from slipstream.errors import UnsupportedModelError
 
 
@@ -21,7 +22,8 @@ class ModelDrafter(BaseDrafter):
     level goes on, and beside it siblings, which cost no forward of their own.
 
     Before each step a session feeds whatever it lacks, be it the prompt, another drafter's tokens, the bonus
-    token, or a draft that was refused and has to be taken back: there is no special case.
+    token, or a draft that was refused and has to be taken back: there is no special case. Where several texts are
+    decoded, what one has missed is read over several steps, in which it gets no draft.
 
     model: a loaded model with rollback, whose token ids mean what the target's mean
     usable_size: ids below this are proposed (a padded vocabulary has more)
@@ -58,13 +60,19 @@ class ModelDrafter(BaseDrafter):
         frontier = [growth for growth in frontier if self._fits(growth)]
         if not frontier:
             return
-        share = max(self.model.max_rows // len(frontier), 1)
-        batch = [Segment(self._slots[g.sequence.id].session, self._catch_up(g, share), outputs=1) for g in frontier]
+        lacking = [self._catch_up(growth) for growth in frontier]
+        most = self.model.max_rows if self._is_alone else min(self.model.max_rows, MOST_READ)
+        granted = shares([len(tokens) for tokens in lacking], most)
+        batch = [
+            Segment(self._slots[growth.sequence.id].session, tokens[:count], outputs=int(count == len(tokens)))
+            for growth, tokens, count in zip(frontier, lacking, granted, strict=True)
+        ]
         for growth, segment, rows in zip(frontier, batch, self.model.forward(batch), strict=True):
             segment.session.commit(range(len(segment.tokens)))
             self._slots[growth.sequence.id].tokens.extend(segment.tokens)
-            logits = rows.logits(len(segment.tokens) - 1)
-            propose(growth, self._target_sized(logits, growth.sequence.sampler.vocabulary_size), self.name)
+            if segment.outputs:
+                logits = rows.logits(len(segment.tokens) - 1)
+                propose(growth, self._target_sized(logits, growth.sequence.sampler.vocabulary_size), self.name)
 
     def memory(self) -> int:
         return self.model.memory()
@@ -83,8 +91,16 @@ class ModelDrafter(BaseDrafter):
         unknown = max(sequence.tokens[self._agreed[sequence.id] :]) >= self._usable_size
         return not unknown and len(sequence.tokens) + len(growth.draft) <= self.model.context_length
 
-    def _catch_up(self, growth: Growth, most: int) -> Sequence[int]:
-        """Make the session hold a prefix of what is to be continued; returns the rest, 1 to `most` tokens."""
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no other text is decoded, which would wait while one is read."""
+        return len(self._slots) == 1
+
+    def _catch_up(self, growth: Growth) -> Sequence[int]:
+        """Make the session hold a prefix of what is to be continued; returns the rest, 1 token or more.
+
+        For a text that is alone, so few that one forward takes them.
+        """
         slot, sequence = self._slots[growth.sequence.id], growth.sequence
         agreed = self._agreed[sequence.id]
         wanted = [*sequence.tokens[agreed:], *growth.draft.path_tokens(growth.draft.tip)]
@@ -93,7 +109,7 @@ class ModelDrafter(BaseDrafter):
             wanted, agreed = [*sequence.tokens[kept:agreed], *wanted], kept
         self._agreed[sequence.id] = min(kept, len(sequence.tokens) - 1)
         lacking = wanted[kept - agreed :]
-        early = max(len(lacking) - most, 0)
+        early = max(len(lacking) - self.model.max_rows, 0) if self._is_alone else 0
         for done in feed(self.model, slot.session, lacking[:early]):
             slot.tokens[kept:] = lacking[:done]
         return lacking[early:]

@@ -23,6 +23,7 @@ from slipstream.core.protocols import Growth, Logits, Model, Segment, SequenceVi
 from slipstream.core.sampling import Proposal
 from slipstream.core.tree import ROOT, Draft
 from slipstream.draft.base import BaseDrafter
+from slipstream.draft.shares import MOST_READ, shares
 from slipstream.errors import UnsupportedModelError
 
 PRIOR = 0.5
@@ -294,19 +295,32 @@ class OtherTokenizerDrafter(BaseDrafter):
 
     def _step(self, growing: Sequence[Growth]) -> list[Growth]:
         """One forward. Returns those of which nothing can be shown yet."""
-        share = max(self.model.max_rows // len(growing), 1)
         readings = [self._readings[growth.sequence.id] for growth in growing]
-        batch = [Segment(one.placed.session, self._catch_up(one, share), outputs=1) for one in readings]
+        lacking = [self._catch_up(one) for one in readings]
+        most = self.model.max_rows if self._is_alone else min(self.model.max_rows, MOST_READ)
+        granted = shares([len(tokens) for tokens in lacking], most)
+        batch = [
+            Segment(one.placed.session, tokens[:count], outputs=int(count == len(tokens)))
+            for one, tokens, count in zip(readings, lacking, granted, strict=True)
+        ]
         unfinished = []
         for growth, reading, segment, rows in zip(growing, readings, batch, self.model.forward(batch), strict=True):
             segment.session.commit(range(len(segment.tokens)))
             reading.placed.tokens.extend(segment.tokens)
-            if self._go_on(growth, reading, rows.logits(len(segment.tokens) - 1)):
+            if segment.outputs and self._go_on(growth, reading, rows.logits(len(segment.tokens) - 1)):
                 unfinished.append(growth)
         return unfinished
 
-    def _catch_up(self, reading: Reading, most: int) -> Sequence[int]:
-        """Make the session hold a prefix of what is to be continued; returns the rest, 1 to `most` tokens."""
+    @property
+    def _is_alone(self) -> bool:
+        """Whether no other text is decoded, which would wait while one is read."""
+        return len(self._readings) == 1
+
+    def _catch_up(self, reading: Reading) -> Sequence[int]:
+        """Make the session hold a prefix of what is to be continued; returns the rest, 1 token or more.
+
+        For a text that is alone, so few that one forward takes them.
+        """
         slot, agreed = reading.placed, min(reading.agreed, len(reading.tokens) - 1)
         wanted = [*reading.tokens[agreed:], *reading.drafted]
         kept = slot.keep(agreed + min(common_prefix(slot.tokens[agreed:], wanted), len(wanted) - 1))
@@ -314,7 +328,7 @@ class OtherTokenizerDrafter(BaseDrafter):
             wanted, agreed = [*reading.tokens[kept:agreed], *wanted], kept
         reading.agreed = min(kept, len(reading.tokens) - 1)
         lacking = wanted[kept - agreed :]
-        early = max(len(lacking) - most, 0)
+        early = max(len(lacking) - self.model.max_rows, 0) if self._is_alone else 0
         for done in feed(self.model, slot.session, lacking[:early]):
             slot.tokens[kept:] = lacking[:done]
         return lacking[early:]

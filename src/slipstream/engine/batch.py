@@ -12,6 +12,9 @@ from slipstream.engine.completion import Completion, Token
 from slipstream.engine.round import Reading, play_round
 from slipstream.engine.sequence import Sequence
 
+MOST_READ_TOGETHER = 256
+"""Rows of prompts in one forward where there are several texts and none has tokens yet: whoever leaves waits for it."""
+
 
 class Generation:
     """A sequence and its books."""
@@ -19,7 +22,6 @@ class Generation:
     def __init__(self, sequence: Sequence, completion: Completion) -> None:
         self.sequence = sequence
         self.completion = completion
-        self._placed_at = 0.0
 
     def place(self, pool: SessionPool, *, seen: bool = False) -> int:
         """Take a session, the one with the longest prefix of the prompt; returns how much of it is there already.
@@ -33,7 +35,7 @@ class Generation:
             slot.keep(slot.session.length - 1)
         timings.cache_n = reused = sequence.slot.session.length
         timings.prompt_n = len(sequence.tokens) - reused
-        self._placed_at = perf_counter()
+        timings.begun_at = timings.ended_at = perf_counter()
         return reused
 
     def has_read(self, decoding: float = 0.0) -> None:
@@ -41,7 +43,8 @@ class Generation:
 
         decoding: seconds of the same round that went into the first token
         """
-        self.completion.timings.prompt_seconds = perf_counter() - self._placed_at - decoding
+        timings = self.completion.timings
+        timings.prompt_seconds = perf_counter() - timings.begun_at - decoding
         slot, tokens = self.sequence.placed, self.sequence.tokens
         slot.tokens += tokens[len(slot.tokens) : slot.session.length]
 
@@ -57,6 +60,7 @@ class Generation:
         timings = completion.timings
         timings.predicted_n = len(completion.tokens)
         timings.predicted_seconds += seconds
+        timings.ended_at = perf_counter()
         timings.draft_n, timings.draft_n_accepted = statistics.drafted, statistics.accepted
         number = statistics.rounds
         return [
@@ -103,8 +107,9 @@ class Batch:
         On a runtime whose rows depend on their company, the first token waits for a forward of its own: then it is the
         same whether the prompt was read just now or is there from an earlier text.
 
-        slice_rows: most rows of prompts beside others' tokens, the oldest prompts' first; with 0 prompts are read
-                    first, in forwards of their own
+        slice_rows: most rows of prompts beside others' tokens, the oldest prompts' first; where nobody has tokens yet a
+                    text that is alone gets the longest forwards there are, and several get shorter ones, so that
+                    whoever goes is soon noticed. With 0 prompts are read first, in the longest forwards
 
         Returns the tokens of those that were decoded.
         """
@@ -113,8 +118,7 @@ class Batch:
         decoding = [generation for generation in active if not generation.sequence.lacking]
         if reading and not slice_rows:
             decoding = []
-        most = self._target.max_rows
-        rows = min(slice_rows, most // 2) if decoding else most
+        rows = self._rows_to_read(len(active), slice_rows, decoding=bool(decoding))
         ending, slices = _shared_out(reading, rows, joined=self._target.capabilities.bit_exact_rows)
         started = perf_counter()
         sequences = [one.sequence for one in (*decoding, *ending)]
@@ -126,6 +130,13 @@ class Batch:
         times = [seconds] * len(decoding) + [seconds - read] * len(ending)
         decoded = zip((*decoding, *ending), verdicts, times, strict=True)
         return [(one, one.take(verdict, spent)) for one, verdict, spent in decoded]
+
+    def _rows_to_read(self, active: int, slice_rows: int, *, decoding: bool) -> int:
+        """Most rows of prompts in the next forward, for which whoever comes or goes meanwhile has to wait."""
+        most = self._target.max_rows
+        if decoding:
+            return min(slice_rows, most // 2)
+        return min(MOST_READ_TOGETHER, most) if slice_rows and active > 1 else most
 
     def _drafters_for(self, sequences: Several[Sequence]) -> Several[Drafter]:
         """The drafters, and their own ones up to the last that is of use: each has the same place in every round."""

@@ -1,6 +1,6 @@
 """What a generation gives: tokens while it runs, a completion at its end, and the figures of both."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -42,6 +42,28 @@ class Timings:
     """Wall time of the rounds, also where they served other sequences as well."""
     draft_n: int = 0
     draft_n_accepted: int = 0
+    begun_at: float = 0.0
+    """When its prompt began to be read, on the clock of `time.perf_counter`."""
+    ended_at: float = 0.0
+    """When its last token was there."""
+
+    @classmethod
+    def together(cls, several: Sequence["Timings"]) -> "Timings":
+        """Those of texts that one request asked for: sums of tokens, and the time in which any of them was read, or
+        decoded."""
+        read = [(one.begun_at, one.begun_at + one.prompt_seconds) for one in several]
+        decoded = [(one.begun_at + one.prompt_seconds, one.ended_at) for one in several if one.predicted_n]
+        return cls(
+            prompt_n=sum([one.prompt_n for one in several]),
+            cache_n=sum([one.cache_n for one in several]),
+            prompt_seconds=_covered(read),
+            predicted_n=sum([one.predicted_n for one in several]),
+            predicted_seconds=_covered(decoded),
+            draft_n=sum([one.draft_n for one in several]),
+            draft_n_accepted=sum([one.draft_n_accepted for one in several]),
+            begun_at=min([one.begun_at for one in several]),
+            ended_at=max([one.ended_at for one in several]),
+        )
 
     def as_dict(self) -> dict[str, float]:
         return {
@@ -61,6 +83,15 @@ class Timings:
 
 def _rate(count: float, of: float) -> float:
     return count / of if of > 0 else 0.0
+
+
+def _covered(spans: Iterable[tuple[float, float]]) -> float:
+    """Seconds that are in at least one of these (beginning, end)."""
+    covered, until = 0.0, -float("inf")
+    for begin, end in sorted(spans):
+        covered += max(end - max(begin, until), 0.0)
+        until = max(until, end)
+    return covered
 
 
 @dataclass(slots=True)
@@ -114,3 +145,16 @@ class Completion:
             "estimated_speed_up": self.estimated_speed_up,
             "time_ms": {phase: statistics.seconds[phase] * 1e3 for phase in PHASES},
         }
+
+
+def figures_of(several: Sequence[Completion]) -> Completion:
+    """The texts of one request as if they were one, for its figures: there is no text in it."""
+    if len(several) == 1:
+        return several[0]
+    statistics = Statistics()
+    for one in several:
+        for record in one.rounds:
+            statistics.add(record)
+    drafting = next((one.drafter for one in several if one.drafter != "none"), "none")
+    timings = Timings.together([one.timings for one in several])
+    return Completion([], drafter=drafting, timings=timings, statistics=statistics)

@@ -19,6 +19,7 @@ from slipstream.core.sampling import Sampler
 from slipstream.draft import BaseDrafter, ForcedDrafter, PredictionDrafter, TextDrafter
 from slipstream.engine.batch import Batch, Generation
 from slipstream.engine.completion import Completion
+from slipstream.engine.guard import Guard
 from slipstream.engine.learning import Costs, adaptive_policy, new_costs
 from slipstream.engine.loading import (
     AUTO,
@@ -96,6 +97,8 @@ class Engine:
         """
         self.target = target
         self.drafters: list[Drafter] = _seeing(_listed(drafters), target)
+        self._guards: dict[int, Guard] = {}
+        """By the drafter's `id`, for as long as it is one of the engine's."""
         self.policy: Policy = FixedLength(DEFAULT_NUM_DRAFT_TOKENS) if policy is None else policy
         self.template = template
         self.defaults = defaults or SamplingParams()
@@ -353,6 +356,11 @@ class Engine:
         """Bytes taken by the target and by the drafters."""
         return {"target": self.target.memory(), "drafter": sum(drafter.memory() for drafter in self.drafters)}
 
+    @property
+    def failed_drafters(self) -> list[str]:
+        """Names of the drafters that failed, without which texts go on."""
+        return [drafter.name for drafter in list(self._guards.values()) if drafter.failed]
+
     def close(self) -> None:
         """Give all memory back; closing twice is harmless, using the engine afterwards a RuntimeUnavailableError.
 
@@ -371,7 +379,8 @@ class Engine:
     def _close_drafters(self) -> None:
         """Close them all and forget them."""
         while self.drafters:
-            self.drafters.pop().close()
+            drafter = self.drafters.pop()
+            self._guards.pop(id(drafter), drafter).close()
 
     def __enter__(self) -> "Engine":
         return self
@@ -388,7 +397,14 @@ class Engine:
     def batch(self) -> Batch:
         """An empty batch, for generations that `prepare` made."""
         self._require_open()
-        return Batch(self.target, self._pool, self.drafters, self.policy, self._own)
+        drafters = self._guarded()
+        return Batch(self.target, self._pool, drafters, self.policy, [self._guards[id(one)] for one in self._own])
+
+    def _guarded(self) -> list[Guard]:
+        """The drafters, each of which may fail without harm to a text."""
+        known = self._guards
+        self._guards = {id(one): known.get(id(one)) or Guard(one, self.target) for one in (*self.drafters, *self._own)}
+        return [self._guards[id(one)] for one in self.drafters]
 
     def keep_sessions(self, most: int) -> None:
         """Let so many sessions stay open, whose KV caches serve prompts that begin alike; for engines with many texts.
@@ -436,7 +452,9 @@ class Engine:
             return _names(())
         if off or not self.target.capabilities.rollback:
             return self.drafter_name
-        return _names([*self.drafters, *(drafter for drafter in self._own if drafter.serves(sequence))])
+        failed = [one for one, guard in list(self._guards.items()) if guard.failed]
+        able = [drafter for drafter in self.drafters if id(drafter) not in failed]
+        return _names([*able, *(drafter for drafter in self._own if drafter.serves(sequence))])
 
     def _generation(
         self, prompt: list[int], params: SamplingParams, options: GenerationOptions, choice: int

@@ -267,17 +267,20 @@ class AdaptivePolicy:
     def _draft_for_a_price(self, index: int, which: list[int]) -> Iterator[Step]:
         """Steps of a drafter, each decided on its own: worth its time, and covered by the bank."""
         siblings, levels = self._siblings(), self.acceptance.by_level(self.drafters[index].name)
-        which, rows = self._affordable(index, which)
+        lags = self._affordable(index, which)
+        which, rows = list(lags), sum(lags.values())
         while which and (growths := self._growths(index, which, siblings)):
             started = self._timer()
             yield Step(index, growths)
             seconds = self._timer() - started
             self._spent += seconds
             grown = self._rate(index, which)
+            unread = self._unread(index, lags) if len(grown) < len(which) else {}
             if grown:
-                self._note_step(index, rows, seconds)
+                self._note_step(index, rows - sum(unread.values()), seconds)
             if len(grown) < len(which):
-                self._mute(index, [i for i in which if not self._proposals[i][index].reached])
+                self._mute(index, [i for i in which if not self._proposals[i][index].reached and i not in unread])
+            lags = {}
             share = self._step_seconds(index, len(grown)) / max(len(grown), 1)
             which = [i for i in grown if self._goes_on(i, index, levels, share)]
             rows = len(which)
@@ -298,20 +301,32 @@ class AdaptivePolicy:
         table = self.steps[index]
         return 0.0 if table is None or rows == 0 else table.seconds(rows)
 
-    def _affordable(self, index: int, which: list[int]) -> tuple[list[int], int]:
-        """The sequences whose first step the bank covers, and the rows that it reads.
+    def _affordable(self, index: int, which: list[int]) -> dict[int, int]:
+        """The sequences whose first step the bank covers, and how many rows each has to read for it.
 
         One that has a long text to catch up on must not keep the others from drafting.
         """
         lags = {i: self.drafters[index].lag(self._sequences[i]) for i in which}
-        which, rows = list(which), sum(lags.values())
-        while which and self._spent + self._step_seconds(index, rows) > self._allowed:
-            largest = max(which, key=lags.__getitem__)
-            which.remove(largest)
-            rows -= lags[largest]
-            self.too_dear = self._step_seconds(index, lags[largest])
+        while lags and self._spent + self._step_seconds(index, sum(lags.values())) > self._allowed:
+            largest = max(lags, key=lags.__getitem__)
+            self.too_dear = self._step_seconds(index, lags.pop(largest))
             self.bank.make_room(self.too_dear)
-        return which, rows
+        return lags
+
+    def _unread(self, index: int, lags: Mapping[int, int]) -> dict[int, int]:
+        """Sequences that got no draft because a step reads a part of what they have missed, and how much is left.
+
+        lags: what was to be read before the step
+        """
+        drafter, left = self.drafters[index], {}
+        for i, before in lags.items():
+            if before > 1 and not self._proposals[i][index].reached:
+                after = drafter.lag(self._sequences[i])
+                if 1 < after < before:
+                    left[i] = after
+        if left:
+            self._probing.goes_on(index, sum([self._step_seconds(index, rows) for rows in left.values()]))
+        return left
 
     def _mute(self, index: int, which: Sequence[int]) -> None:
         """It had nothing at all to propose: do not ask for these sequences again for a while."""

@@ -46,6 +46,16 @@ class Probing:
             self._waits[drafter] = min(2 * self._waits.get(drafter, SHORTEST), LONGEST)
         self._rounds[drafter] = 0
 
+    def goes_on(self, drafter: int, seconds: float) -> None:
+        """It could not read in this round all that it has missed: a try waits until it has.
+
+        seconds: what the rest takes, which is paid when it is read
+        """
+        if self._left.get(drafter, 0) > 0:
+            self._left[drafter] += 1
+            self._tried[drafter] -= 1
+            self.credit += seconds
+
     def was_right(self, drafter: int) -> None:
         """What it proposed in this round came true: a try goes on."""
         if self._tried.get(drafter, LONGEST_BURST) < LONGEST_BURST:

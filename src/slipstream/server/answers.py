@@ -36,6 +36,7 @@ class Answers:
     since:   when the request came, on the clock of `time.monotonic`
     timeout: seconds from then on that the answers may take, None for no end
     completions, tokens: of each choice, what there is so far
+    left: choices whose end has not been handed out
     """
 
     def __init__(
@@ -55,17 +56,17 @@ class Answers:
             Job(generation, self._taker(choice), self._ender(choice), deadline, since)
             for choice, generation in enumerate(generations)
         ]
+        self.left = len(self._jobs)
         worker.submit(self._jobs)
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Tokens as they come. Raises SlipstreamError if one of the texts fails."""
-        left = len(self._jobs)
         try:
-            while left:
+            while self.left:
                 piece = await self._queue.get()
                 if isinstance(piece, SlipstreamError):
                     raise piece
-                left -= piece.completion is not None
+                self.left -= piece.completion is not None
                 self.tokens[piece.choice] += piece.tokens
                 yield piece
         finally:

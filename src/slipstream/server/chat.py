@@ -86,7 +86,7 @@ class Chat:
             }
             choices.append(choice | self._details(asked, tokens))
         usage = self._service.usage(completions, asked.choices)
-        return {"choices": choices, "usage": usage, **self._service.figures(completions[0])}
+        return {"choices": choices, "usage": usage, **self._service.figures(completions)}
 
     async def _events(
         self, asked: ChatRequest, answers: Answers, head: Mapping[str, Any], plan: Plan
@@ -108,11 +108,12 @@ class Chat:
                 choice = _choice(index, delta, logprobs=self._logprobs(asked, told)) | self._details(asked, told)
                 yield {**head, "choices": [choice], **usage}
             if completion is not None:
-                figures = {} if asked.includes_usage else self._service.figures(completion)
+                last = answers.left == 0 and not asked.includes_usage
+                figures = self._service.figures(answers.completions) if last else {}
                 yield {**head, "choices": [_choice(index, {}, _reason(completion, parser))], **usage, **figures}
         if asked.includes_usage:
             counts = self._service.usage(answers.completions, asked.choices)
-            yield {**head, "choices": [], "usage": counts, **self._service.figures(answers.completions[0])}
+            yield {**head, "choices": [], "usage": counts, **self._service.figures(answers.completions)}
         yield DONE
 
     def _logprobs(self, asked: ChatRequest, tokens: Sequence[Token]) -> dict[str, Any] | None:

@@ -54,7 +54,7 @@ class Completions:
                 self._choice(asked, index, echoed + completion.text, tokens, finish_reason(completion), len(echoed))
             )
         usage = self._service.usage(completions, asked.choices)
-        return {"choices": choices, "usage": usage, **self._service.figures(completions[0])}
+        return {"choices": choices, "usage": usage, **self._service.figures(completions)}
 
     async def _events(
         self, asked: CompletionRequest, answers: Answers, head: Mapping[str, Any]
@@ -64,7 +64,8 @@ class Completions:
         async for index, tokens, completion in answers.pieces():
             text = "".join([token.text for token in tokens])
             if completion is not None:
-                figures = {} if asked.includes_usage else self._service.figures(completion)
+                last = answers.left == 0 and not asked.includes_usage
+                figures = self._service.figures(answers.completions) if last else {}
                 ended = self._choice(asked, index, "", (), finish_reason(completion), shown[index])
                 yield {**head, "choices": [ended], **usage, **figures}
                 continue
@@ -77,7 +78,7 @@ class Completions:
             shown[index] += len(text)
         if asked.includes_usage:
             counts = self._service.usage(answers.completions, asked.choices)
-            yield {**head, "choices": [], "usage": counts, **self._service.figures(answers.completions[0])}
+            yield {**head, "choices": [], "usage": counts, **self._service.figures(answers.completions)}
         yield DONE
 
     def _prompt_text(self, asked: CompletionRequest, index: int) -> str:

@@ -50,6 +50,7 @@ class Metrics:
             ("requests_processing", "Texts that are being decoded.", lambda: worker.load.active),
             ("requests_deferred", "Requests that wait.", lambda: worker.load.waiting),
             ("kv_cache_usage_ratio", "Tokens in the KV cache over what it holds.", lambda: worker.kv_usage),
+            ("drafters_failed", "Drafters that texts go on without.", lambda: len(worker.engine.failed_drafters)),
             ("tokens_per_second", "As the policy sees it now.", lambda: worker.policy.get("tokens_per_second") or 0.0),
             ("lambda", "Tokens that a second is worth to the policy.", lambda: worker.policy.get("rate") or 0.0),
             ("speed_up", "Estimated, against plain decoding.", lambda: worker.policy.get("estimated_gain") or 1.0),

@@ -91,7 +91,7 @@ class Responses:
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": counts["total_tokens"],
             },
-            **self._service.figures(completion),
+            **self._service.figures([completion]),
         }
 
     async def _events(

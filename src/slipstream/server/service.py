@@ -12,6 +12,7 @@ from slipstream.core.protocols import Vocabulary
 from slipstream.draft import PredictionDrafter
 from slipstream.engine import Completion, Engine, GenerationOptions, Token
 from slipstream.engine.batch import Generation
+from slipstream.engine.completion import figures_of
 from slipstream.engine.options import Prompt
 from slipstream.engine.worker import Worker
 from slipstream.server.answers import Answers
@@ -124,8 +125,9 @@ class Service:
             },
         }
 
-    def figures(self, completion: Completion) -> dict[str, Any]:
-        """llama-server's `timings`, and what speculation did."""
+    def figures(self, completions: Sequence[Completion]) -> dict[str, Any]:
+        """llama-server's `timings`, and what speculation did, for all texts of a request."""
+        completion = figures_of(completions)
         off = "Speculation is off for this text."
         explanation = off if completion.drafter == "none" else self.worker.policy["explanation"]
         return {

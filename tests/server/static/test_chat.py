@@ -44,6 +44,7 @@ def test_a_request_says_what_the_contract_asks_for(visit: Visit) -> None:
         "messages": [{"role": "user", "content": "Hello"}],
         "stream": True,
         "stream_options": {"include_usage": True},
+        "max_tokens": 1024,
         "speculation": {"mode": "auto", "details": True},
     }
 
@@ -146,7 +147,20 @@ def test_parameters_are_sent_and_kept(visit: Visit) -> None:
     visit.page.get_by_role("button", name="Reset").click()
     visit.ask("Again")
     assert "temperature" not in visit.api.requests[-1]
+    assert visit.api.requests[-1]["max_tokens"] == 1024
     assert visit.api.requests[-1]["speculation"]["mode"] == "auto"
+
+
+def test_an_answer_has_a_limit_that_is_seen_and_can_be_taken_away(visit: Visit) -> None:
+    visit.ask("Hello")
+    assert visit.api.requests[-1]["max_tokens"] == 1024
+    visit.page.get_by_text("Parameters", exact=True).click()
+    longest = visit.page.get_by_label("Longest answer, tokens")
+    expect(longest).to_have_value("1024")
+    longest.fill("")
+    visit.page.reload()
+    visit.ask("Again")
+    assert "max_tokens" not in visit.api.requests[-1]
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
