@@ -167,3 +167,15 @@ def test_a_copy_that_would_break_a_pattern_is_refused(tmp_path: Path) -> None:
     with Engine.load(path, draft="layers", speculation="on", options=LLAMACPP) as engine:
         assert engine.generate(PROMPTS[0], seed=3, max_tokens=20).statistics.drafted > 0
     assert read_model_header(copies()[0]).integer("gemma3.block_count") == 3
+
+
+def test_what_a_search_found_and_no_copy_can_have_is_passed_over(tmp_path: Path) -> None:
+    path = tiny_decoder(tmp_path / "tiny.gguf", "gemma3", shape=SHAPE)
+    header = read_model_header(path)
+    layer_profiles.save(path, LayerProfile("tiny.gguf", 6, ((0, 1, 3, 4, 5),), (0.8,)))
+    assert drafting_layers(header, "", renumbered=False) == [(0, 1, 3, 4, 5)], "used though no gain is predicted"
+    assert drafting_layers(header, "", renumbered=True) == [without_the_middle(6, 0.5, 3)]
+    layer_profiles.save(path, LayerProfile("tiny.gguf", 6, ((0, 1, 3, 4, 5), (0, 4, 5)), (0.8, 0.7)))
+    assert drafting_layers(header, "", renumbered=True) == [(0, 4, 5)]
+    with Engine.load(path, draft="layers", speculation="on", options=LLAMACPP) as engine:
+        assert engine.generate(PROMPTS[0], seed=3, max_tokens=20).statistics.drafted > 0
