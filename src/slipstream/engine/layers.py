@@ -58,11 +58,13 @@ def pruned_copy(header: GgufHeader, layers: Layers, report: Callable[[float], No
     return kept_copy(header, kind, what, pruned_bytes(header, layers), write, report)
 
 
-def layers_drafter(source: str, layers: Layers, target: Model) -> LayersDrafter:
+def layers_drafter(source: str, layers: Layers, target: Model, header: GgufHeader) -> LayersDrafter:
     """The drafter on a loaded target. Raises UnsupportedModelError where that has no layer subsets."""
     if not target.capabilities.layer_subsets:
         raise UnsupportedModelError(
             f"{target.name} runs on {target.runtime}, which cannot leave layers out of it; choose the native runtime "
             "or another draft."
         )
-    return LayersDrafter(target, layers, source=source)
+    profile = layer_profiles.find(header.path, layer_count(header))
+    rate = None if profile is None else profile.rate(layers)
+    return LayersDrafter(target, layers, source=source, expected_rate=rate)
