@@ -88,9 +88,12 @@ def measure(target: str, arguments: argparse.Namespace, recorder: Recorder, seco
             recorder.add("costs", target=target, type=kind, **costs(engines[kind]))
         for place, temperature in enumerate(TEMPERATURES):
             until = monotonic() + (end - monotonic()) / (len(TEMPERATURES) - place)
-            prompts = shipped_prompts(arguments.kinds, arguments.per_kind)
             results = answers_in_turn(
-                engines, prompts, arguments, {"temperature": temperature}, lambda: monotonic() > until  # noqa: B023
+                engines,
+                shipped_prompts(arguments.kinds, arguments.per_kind),
+                arguments,
+                {"temperature": temperature},
+                should_stop=lambda: monotonic() > until,  # noqa: B023
             )
             for failure in results.failures:
                 sys.exit(f"low_bit.py: {failure.sentence}")

@@ -8,7 +8,8 @@ Each drafter has a process of its own. In it plain decoding first fills the targ
 beside the same target, which is when the bill is made, and drafts behind as long a text, so that its caches are in use
 to the end: where its tokens are others, behind a text that fills the smaller of both contexts. What is in memory more
 than before is its growth (of mapped files what is used: see `drop_files`). Both should agree within 10 %, or within
-4 MB where both are small: interpreter and allocator keep as much for themselves. Heads draft on the native runtime only.
+4 MB where both are small: interpreter and allocator keep as much for themselves. Heads draft on the
+native runtime only.
 """
 
 import argparse
@@ -19,7 +20,7 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,8 +33,8 @@ from benchmarks.rig import FETCHED, MAKERS, rig_file
 from slipstream import Engine, GenerationOptions, ModelOptions
 from slipstream.corpus import LOCAL, Record, Ring, scope_key, vocabulary_name
 from slipstream.engine.loading import plan_draft
-from slipstream.measure.memory_bill import kv_bytes_of, memory_bill
 from slipstream.errors import ModelFileError, VocabularyMismatchError
+from slipstream.measure.memory_bill import kv_bytes_of, memory_bill
 from slipstream.models import GgufHeader, Vocabulary, compare, read_model_header
 from slipstream.runtime.native.vocabulary import vocabulary_of
 
@@ -115,7 +116,8 @@ def measured(case: Case, context: int, runtime: str) -> Found:
             "length": prompt_length(header, [plan.model for plan in plans if plan.model is not None], context),
         }  # fmt: skip
         found = Found(**_in_a_process(task))
-        assert found.drafted or not any(plan.model for plan in plans), f"{draft} did not draft: its memory is not in use"
+        has_model = any(plan.model is not None for plan in plans)
+        assert found.drafted or not has_model, f"{draft} did not draft: its memory is not in use"
         return found
 
 

@@ -102,7 +102,8 @@ def adaptive_policy(
     table = costs.table(target) if drafters else CostTable({1: 1e-3})
     key = _learned_key(costs, target, drafters)
     values = {} if key is None else costs.store.read("learned", key)
-    rates = {drafter.name: rate for drafter in drafters if (rate := getattr(drafter, "expected_rate", None)) is not None}
+    found = [(drafter.name, getattr(drafter, "expected_rate", None)) for drafter in drafters]
+    rates = {name: rate for name, rate in found if rate is not None}
     acceptance, credit, tries = Acceptance(rates), STARTING_CREDIT, FIRST_CREDIT
     try:
         acceptance.nodes.recall(values["nodes"])
