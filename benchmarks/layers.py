@@ -18,14 +18,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.records import Recorder, describe, machine, read_records
+from benchmarks.records import Recorder, describe
 from benchmarks.rig import rig_file
+from benchmarks.turns import add_records, add_sizes, answers_in_turn, parser_of, reported
 from slipstream import Engine, ModelOptions
 from slipstream.measure.layer_passages import CONTEXT, sessions_needed
 from slipstream.measure.layers import LayerRequest, find_layers
 from slipstream.measure.layers_text import lines
 from slipstream.measure.prompts import shipped_prompts
-from slipstream.measure.runner import in_turn, run_bench
+from slipstream.measure.runner import in_turn
 from slipstream.models import read_model_header
 
 KINDS = ("chat", "code", "code-editing", "prose")
@@ -56,13 +57,8 @@ def measure(target: str, arguments: argparse.Namespace, recorder: Recorder) -> N
         engines[fixed] = plain.sharing(
             draft=arguments.draft[0], speculation="on", num_draft_tokens=arguments.length, options=options
         )
-        results = run_bench(
-            engines,
-            shipped_prompts(arguments.kinds, arguments.per_kind),
-            repeats=arguments.repeats,
-            max_tokens=arguments.tokens,
-            options={"temperature": arguments.temperature},
-        )
+        prompts = shipped_prompts(arguments.kinds, arguments.per_kind)
+        results = answers_in_turn(engines, prompts, arguments, {"temperature": arguments.temperature})
         for answer in results.answers:
             recorder.add(
                 "answer", target=target, drafter=answer.configuration, of=answer.kind, prompt=answer.prompt,
@@ -115,28 +111,25 @@ def _pair(record: dict[str, Any]) -> tuple[Any, ...]:
 
 def main() -> None:
     """Measure and report, or report on an earlier run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--targets", nargs="+", choices=tuple(TARGETS), default=list(TARGETS))
     parser.add_argument("--runtime", choices=("native", "llamacpp"), default="native")
     parser.add_argument("--search", type=float, default=0.0, metavar="SECONDS")
     parser.add_argument("--draft", nargs="+", default=["layers", "suffix+layers"])
     parser.add_argument("--length", type=int, default=3)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS))
-    parser.add_argument("--per-kind", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=96)
+    add_sizes(parser, per_kind=2, repeats=2, tokens=96)
     parser.add_argument("--temperature", type=float, default=0.7)
-    parser.add_argument("--out", type=Path, help="append raw records to this file")
-    parser.add_argument("--report", type=Path, help="print the table of an earlier run")
+    add_records(parser)
     arguments = parser.parse_args()
-    if arguments.report:
-        sys.exit(not report(list(read_records(arguments.report))))
-    recorder = Recorder(arguments.out)
-    recorder.add("machine", **machine())
+    sys.exit(not reported(arguments, lambda recorder: measure_all(arguments, recorder), report))
+
+
+def measure_all(arguments: argparse.Namespace, recorder: Recorder) -> None:
+    """All targets."""
     for target in arguments.targets:
         print(target, flush=True)
         measure(target, arguments, recorder)
-    sys.exit(not report(recorder.records))
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from benchmarks.records import Record, Recorder, describe, machine, markdown, read_records
+from benchmarks.records import Record, Recorder, describe, markdown
 from benchmarks.rig import rig_file
+from benchmarks.turns import add_records, add_sizes, answers_in_turn, parser_of, reported
 from slipstream import Engine, ModelOptions
 from slipstream.core.stats import PHASES
 from slipstream.engine.low_bit import DEFAULT_KIND, low_bit_copy
@@ -27,7 +27,6 @@ from slipstream.measure.configurations import PLAIN
 from slipstream.measure.prompts import KINDS, shipped_prompts
 from slipstream.measure.ratios import differing, is_looping, ratio, tokens_per_second
 from slipstream.measure.records import Answer, Round
-from slipstream.measure.runner import run_bench
 from slipstream.models import read_model_header
 from slipstream.models.tensor_types import bytes_by_type, fallen_back
 from slipstream.policy import AdaptivePolicy, Store
@@ -44,30 +43,26 @@ ROWS = (1, 2, 3, 4, 5, 6, 8)
 
 def main() -> None:
     """Measure and report, or report on an earlier run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--targets", nargs="+", choices=tuple(TARGETS), default=["F16", "Q8_0"])
     parser.add_argument("--types", nargs="+", default=[DEFAULT_KIND], help="of copies, e.g. q4_0 q3_k_m q8_0")
     parser.add_argument("--runtime", choices=("native", "llamacpp"), default="native")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--per-kind", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=64)
+    add_sizes(parser, per_kind=2, repeats=1, tokens=64)
     parser.add_argument("--seconds", type=float, default=300.0, help="about what measuring may take, loading included")
-    parser.add_argument("--out", type=Path, help="keep raw records in this file")
-    parser.add_argument("--report", type=Path, help="print the tables of an earlier run")
+    add_records(parser)
     arguments = parser.parse_args()
-    if arguments.report:
-        report(read_records(arguments.report))
-        return
-    recorder = Recorder(arguments.out)
-    recorder.add("machine", **machine())
+    reported(arguments, lambda recorder: measure_all(arguments, recorder), report)
+
+
+def measure_all(arguments: argparse.Namespace, recorder: Recorder) -> None:
+    """Copies first, then all answers in the time that there is."""
     for target in arguments.targets:
         for kind in arguments.types:
             make(target, kind, recorder)
     end = monotonic() + arguments.seconds
     for place, target in enumerate(arguments.targets):
         measure(target, arguments, recorder, (end - monotonic()) / (len(arguments.targets) - place))
-    report(recorder.records)
 
 
 def make(target: str, kind: str, recorder: Recorder) -> None:
@@ -93,16 +88,13 @@ def measure(target: str, arguments: argparse.Namespace, recorder: Recorder, seco
             recorder.add("costs", target=target, type=kind, **costs(engines[kind]))
         for place, temperature in enumerate(TEMPERATURES):
             until = monotonic() + (end - monotonic()) / (len(TEMPERATURES) - place)
-            results = run_bench(
+            results = answers_in_turn(
                 engines,
                 shipped_prompts(arguments.kinds, arguments.per_kind),
-                repeats=arguments.repeats,
-                max_tokens=arguments.tokens,
-                options={"temperature": temperature},
-                progress=lambda done, total, what: print(f"\r{done}/{total} {what:40}", end="", file=sys.stderr),
+                arguments,
+                {"temperature": temperature},
                 should_stop=lambda: monotonic() > until,  # noqa: B023
             )
-            print(file=sys.stderr)
             for failure in results.failures:
                 sys.exit(f"low_bit.py: {failure.sentence}")
             for answer in results.answers:
@@ -132,18 +124,7 @@ def report(records: Sequence[Record]) -> None:
     for one in records:
         if one["kind"] == "costs":
             print(_costs(one))
-    heads = (
-        "target",
-        "temperature",
-        "copy",
-        "speed-up",
-        "least",
-        "pairs",
-        "tok/s, plain",
-        "accepted",
-        "tokens a round",
-    )
-    print("\n".join(["", *markdown(heads, _rows(records)), "", *markdown(PROFILE_HEADS, _profiles(records))]))
+    print("\n".join(["", *markdown(HEADS, _rows(records)), "", *markdown(PROFILE_HEADS, _profiles(records))]))
 
 
 def _copy(record: Record) -> str:

@@ -13,15 +13,14 @@ draft tokens were right. `auto` may take 1.03 of plain decoding's time; "plain a
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.records import Recorder, describe, machine, read_records
+from benchmarks.records import Recorder, describe
 from benchmarks.rig import GEMMA, SMALL, rig_file
+from benchmarks.turns import add_records, add_sizes, answers_in_turn, parser_of, reported
 from slipstream import Engine, ModelOptions
 from slipstream.measure.prompts import shipped_prompts
-from slipstream.measure.runner import run_bench
 
 PAIRS = {"wide": ("wide Q4_0", GEMMA), "135M": (SMALL, GEMMA), "gemma": (GEMMA, SMALL)}
 """Target and draft model."""
@@ -45,12 +44,8 @@ def measure(pair: str, arguments: argparse.Namespace, recorder: Recorder) -> Non
         for notice in engines[AUTO].notices:
             print(notice)
         for temperature in arguments.temperatures:
-            results = run_bench(
-                engines,
-                prompts,
-                repeats=arguments.repeats,
-                max_tokens=arguments.tokens,
-                options={"temperature": temperature, "repetition_penalty": 1.1},
+            results = answers_in_turn(
+                engines, prompts, arguments, {"temperature": temperature, "repetition_penalty": 1.1}
             )
             for answer in results.answers:
                 recorder.add(
@@ -105,24 +100,21 @@ def _text(record: dict[str, Any]) -> tuple[Any, ...]:
 
 def main() -> None:
     """Measure and report, or report on an earlier run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--pairs", nargs="+", default=list(PAIRS), choices=PAIRS)
     parser.add_argument("--runtime", default="native", choices=("native", "llamacpp"))
     parser.add_argument("--kinds", nargs="+", default=list(KINDS))
-    parser.add_argument("--per-kind", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=96)
+    add_sizes(parser, per_kind=2, repeats=2, tokens=96)
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 0.8])
-    parser.add_argument("--out", type=Path, help="append raw records to this file")
-    parser.add_argument("--report", type=Path, help="print the tables of an earlier run")
+    add_records(parser)
     arguments = parser.parse_args()
-    if arguments.report:
-        sys.exit(not report(list(read_records(arguments.report))))
-    recorder = Recorder(arguments.out)
-    recorder.add("machine", **machine())
+    sys.exit(not reported(arguments, lambda recorder: measure_all(arguments, recorder), report))
+
+
+def measure_all(arguments: argparse.Namespace, recorder: Recorder) -> None:
+    """All targets."""
     for pair in arguments.pairs:
         measure(pair, arguments, recorder)
-    sys.exit(not report(recorder.records))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ import numpy as np
 
 from benchmarks.records import Recorder, describe, machine
 from benchmarks.rig import rig_file
+from benchmarks.turns import add_sizes, parser_of
 from slipstream import Engine, ModelOptions
 from slipstream.core.protocols import Drafter
 from slipstream.corpus import LOCAL, Corpus, CorpusIndex
@@ -187,13 +188,11 @@ def measure(target: str, arguments: argparse.Namespace, recorder: Recorder) -> N
 
 def main() -> None:
     """Run the parts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--parts", nargs="+", default=["lookup", "suffix", "recycling"])
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=TARGETS)
     parser.add_argument("--runtime", default="native")
-    parser.add_argument("--per-kind", type=int, default=6)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=160)
+    add_sizes(parser, per_kind=6, repeats=3, tokens=160)
     parser.add_argument("--temperatures", nargs="+", default=["0", "file"], help='numbers, or "file" for its own')
     parser.add_argument("--corpus-tokens", type=int, default=LOOKED_UP, help="of the look-ups' index")
     parser.add_argument("--out", type=Path)

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -53,6 +54,7 @@ def test_what_is_found_is_kept_and_drafts_from_then_on(cli: Cli, model: Path, pr
     kept = layer_profiles.find(model, COUNT)
     assert kept is not None
     assert kept.subsets[0] == best
+    assert kept.rates[0] == pytest.approx(fmean(found["subsets"][0]["right"].values()))
     assert found["profile"] == str(layer_profiles.profile_path(model))
     assert set(found["subsets"][0]["right"]) == {"0.0", "1.0"}
     assert found["subsets"][0]["checked_speedup"] is not None

@@ -155,8 +155,11 @@ def test_clearing_is_noticed_by_other_programs(ring: Ring) -> None:
 
 def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="cannot be written"):
+    with pytest.raises(StorageError, match="cannot be written") as caught:
         Ring(tmp_path / "file" / "c").append([Record(MINE, text(1))])
+    assert "another folder with --corpus" in str(caught.value)
+    assert "--corpus off" in str(caught.value)
+    assert "SLIPSTREAM_CACHE_DIR" not in str(caught.value), "it lies where --corpus says"
 
 
 def test_killed_in_the_middle_of_writing_two_hundred_times(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from slipstream.models import cache_directory, layer_profiles, read_model_header
 from slipstream.models.layer_profiles import LayerProfile
 from slipstream.models.layer_sets import without_the_middle
 from slipstream.policy import AdaptivePolicy
+from slipstream.policy.calibration import PRIOR
 from tests.tiny_models import Shape, tiny_decoder, tiny_llama
 
 SHAPE = Shape(heads=4, key_value_heads=2, feed_forward=96, layers=6)
@@ -104,6 +105,24 @@ def test_the_default_leaves_out_the_middle_and_a_profile_is_used_instead(target:
     assert drafting_layers(header, "", renumbered=False) == [(0, 1, 5)]
 
 
+def test_the_policy_begins_with_the_rates_that_a_search_has_found(target: Path) -> None:
+    found = LayerProfile("big.gguf", 6, ((0, 1, 5), (0, 5)), (1.2, 1.1), "", (0.4, 0.25))
+    path = layer_profiles.save(target, found)
+    assert layer_profiles.find(target, 6) == found
+    with Engine.load(target, draft="layers+layers:0,4", options=OPTIONS) as engine:
+        assert isinstance(engine.policy, AdaptivePolicy)
+        begun = {drafter.name: engine.policy.acceptance.by_level(drafter.name)[0] for drafter in engine.drafters}
+        assert begun == {"layers": 0.4, "layers2": 0.25, "layers:0,4": PRIOR}
+    for rates in ("[2.0]", "[NaN]", '"x"'):
+        path.write_text(path.read_text().replace("[0.4, 0.25]", rates))
+        assert layer_profiles.find(target, 6) is None
+        layer_profiles.save(target, found)
+    path.write_text(path.read_text().replace(', "rates": [0.4, 0.25]', ""))
+    older = layer_profiles.find(target, 6)
+    assert older is not None
+    assert (older.subsets, older.rate((0, 1, 5))) == (found.subsets, None)
+
+
 @pytest.mark.parametrize(("count", "period"), [(2, 1), (30, 1), (32, 1), (26, 6), (7, 6), (12, 6)])
 def test_the_middle_is_in_the_middle(count: int, period: int) -> None:
     kept = without_the_middle(count, 0.5, period)
@@ -167,3 +186,15 @@ def test_a_copy_that_would_break_a_pattern_is_refused(tmp_path: Path) -> None:
     with Engine.load(path, draft="layers", speculation="on", options=LLAMACPP) as engine:
         assert engine.generate(PROMPTS[0], seed=3, max_tokens=20).statistics.drafted > 0
     assert read_model_header(copies()[0]).integer("gemma3.block_count") == 3
+
+
+def test_what_a_search_found_and_no_copy_can_have_is_passed_over(tmp_path: Path) -> None:
+    path = tiny_decoder(tmp_path / "tiny.gguf", "gemma3", shape=SHAPE)
+    header = read_model_header(path)
+    layer_profiles.save(path, LayerProfile("tiny.gguf", 6, ((0, 1, 3, 4, 5),), (0.8,)))
+    assert drafting_layers(header, "", renumbered=False) == [(0, 1, 3, 4, 5)], "used though no gain is predicted"
+    assert drafting_layers(header, "", renumbered=True) == [without_the_middle(6, 0.5, 3)]
+    layer_profiles.save(path, LayerProfile("tiny.gguf", 6, ((0, 1, 3, 4, 5), (0, 4, 5)), (0.8, 0.7)))
+    assert drafting_layers(header, "", renumbered=True) == [(0, 4, 5)]
+    with Engine.load(path, draft="layers", speculation="on", options=LLAMACPP) as engine:
+        assert engine.generate(PROMPTS[0], seed=3, max_tokens=20).statistics.drafted > 0

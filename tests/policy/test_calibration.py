@@ -1,5 +1,5 @@
 from slipstream.core.tree import ROOT, Draft
-from slipstream.policy.calibration import Acceptance, Calibration
+from slipstream.policy.calibration import DEPTHS, PRIOR, Acceptance, Calibration
 
 
 def test_begins_at_the_prior_and_follows_what_is_seen() -> None:
@@ -41,6 +41,19 @@ def chain(*tokens: int) -> Draft:
 
 def weights(acceptance: Acceptance) -> list[float]:
     return [round(acceptance.nodes.weight(("a", bucket)), 2) for bucket in range(4)]
+
+
+def test_what_was_measured_elsewhere_is_where_a_drafter_begins_and_soon_outweighed() -> None:
+    acceptance, draft = Acceptance({"a": 0.1}), chain(5)
+    assert list(acceptance.by_level("a")) == [0.1] * DEPTHS
+    assert list(acceptance.by_level("b")) == [PRIOR] * DEPTHS
+    acceptance.rate(draft)
+    assert draft.estimates == [0.1]
+    assert acceptance.seen("a") == 0, "nobody has seen it here"
+    for sequence in range(6):
+        acceptance.score(sequence, 0, chain(5), [5], verified=True)
+    assert acceptance.by_level("a")[0] > 0.75
+    assert acceptance.by_level("a")[1] == 0.1
 
 
 def test_nodes_on_the_text_s_way_and_the_first_wrong_one_are_tested() -> None:

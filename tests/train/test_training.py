@@ -17,7 +17,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra [train]")
 
 from slipstream.core.protocols import Segment  # noqa: E402
-from slipstream.errors import UsageError  # noqa: E402
+from slipstream.errors import StorageError, UsageError  # noqa: E402
 from slipstream.models import Vocabulary, compare, read_header, read_model_header  # noqa: E402
 from slipstream.runtime.native import load_native  # noqa: E402
 from slipstream.train import loop, pipeline  # noqa: E402
@@ -280,6 +280,12 @@ def test_two_programs_do_not_train_in_one_folder(tiny: Path, tmp_path: Path) -> 
     work = tmp_path / "work"
     with storage.exclusive(work / "lock", lambda: None), pytest.raises(UsageError, match="Another program trains"):
         trained(tiny, tmp_path)
+
+
+def test_an_out_that_cannot_be_written_is_told_before_anything_is_computed(tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="cannot be written .*; choose another place with --out"):
+        trained(tiny, tmp_path, out=tmp_path / "file" / "head.gguf")
 
 
 def test_there_are_as_many_steps_as_there_is_time_for(

@@ -33,6 +33,8 @@ LONGEST = 1 << 16
 """Tokens of a record; longer texts are several."""
 TOKEN_BYTES = 4
 SUFFIX = ".tokens"
+ELSEWHERE = "name another folder with --corpus, or do without by --corpus off"
+"""What helps where a ring cannot be written."""
 CLEARED = "cleared"
 """A file that says by its content when the ring was emptied on purpose, so that other processes forget, too."""
 
@@ -149,7 +151,7 @@ class Ring:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with storage_errors(self.folder):
+        with storage_errors(self.folder, ELSEWHERE):
             lock = self.folder / "lock"
             if not lock.exists():
                 _write_private(lock, b"", 0)
@@ -240,7 +242,7 @@ class Ring:
             self._read_to.pop(oldest.name, None)
 
     def _make_folder(self) -> None:
-        with storage_errors(self.folder):
+        with storage_errors(self.folder, ELSEWHERE):
             for folder in (self.folder.parent, self.folder):
                 if not folder.is_dir():
                     folder.parent.mkdir(parents=True, exist_ok=True)

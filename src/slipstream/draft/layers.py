@@ -24,12 +24,16 @@ class LayersDrafter(BaseDrafter):
 
     target: a loaded model of `Capabilities.layer_subsets`; it belongs to somebody else
     layers: those that are run, ascending
+    expected_rate: P(a token is right) as a search has found it, with which the policy begins; None where nobody knows
     """
 
     requires = Requirements(session=True)
 
-    def __init__(self, target: Model, layers: Sequence[int], *, source: str = "layers") -> None:
+    def __init__(
+        self, target: Model, layers: Sequence[int], *, source: str = "layers", expected_rate: float | None = None
+    ) -> None:
         self.name = source
+        self.expected_rate = expected_rate
         self.model: Model = LayerSubset(target, layers, f"{source} of {target.name}")
         self._target, self._layers = target, tuple(layers)
         self._held: dict[int, tuple[object | None, list[int]]] = {}

@@ -10,7 +10,7 @@ from slipstream.engine.copies import kept_copy
 from slipstream.errors import UnsupportedModelError
 from slipstream.models import GgufHeader, layer_profiles
 from slipstream.models.layer_sets import Layers, parse_layers, spelled, without_the_middle
-from slipstream.models.pruned import check_layers, layer_count, period_of, pruned_bytes, write_pruned
+from slipstream.models.pruned import can_be_renumbered, check_layers, layer_count, period_of, pruned_bytes, write_pruned
 
 KEPT = 0.5
 """Share of the layers that draft where nobody has looked for better ones."""
@@ -18,6 +18,8 @@ KEPT = 0.5
 
 def drafting_layers(header: GgufHeader, argument: str, *, renumbered: bool) -> list[Layers]:
     """The subsets that draft for a target: those named, those that `slipstream layers` found, or all but the middle.
+
+    What was found and is no copy's layers, because they would lose their places in a pattern, is passed over.
 
     argument:   what `spelled` gives; empty for none
     renumbered: the layers will be those of a copy, and there is but one subset
@@ -29,10 +31,11 @@ def drafting_layers(header: GgufHeader, argument: str, *, renumbered: bool) -> l
     period = period_of(header) if renumbered else 1
     if argument:
         found = [parse_layers(argument, count, header.path.name)]
-    elif (profile := layer_profiles.find(header.path, count)) is not None:
-        found = list(profile.subsets)
     else:
-        found = [without_the_middle(count, KEPT, period)]
+        profile = layer_profiles.find(header.path, count)
+        kept = () if profile is None else profile.subsets
+        found = [layers for layers in kept if can_be_renumbered(layers, period)]
+        found = found or [without_the_middle(count, KEPT, period)]
     if not found[0]:
         raise UnsupportedModelError(
             f"{header.path.name} has {count} layer{'' if count == 1 else 's'}, of which none can be left out; "
@@ -55,11 +58,13 @@ def pruned_copy(header: GgufHeader, layers: Layers, report: Callable[[float], No
     return kept_copy(header, kind, what, pruned_bytes(header, layers), write, report)
 
 
-def layers_drafter(source: str, layers: Layers, target: Model) -> LayersDrafter:
+def layers_drafter(source: str, layers: Layers, target: Model, header: GgufHeader) -> LayersDrafter:
     """The drafter on a loaded target. Raises UnsupportedModelError where that has no layer subsets."""
     if not target.capabilities.layer_subsets:
         raise UnsupportedModelError(
             f"{target.name} runs on {target.runtime}, which cannot leave layers out of it; choose the native runtime "
             "or another draft."
         )
-    return LayersDrafter(target, layers, source=source)
+    profile = layer_profiles.find(header.path, layer_count(header))
+    rate = None if profile is None else profile.rate(layers)
+    return LayersDrafter(target, layers, source=source, expected_rate=rate)

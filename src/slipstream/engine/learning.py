@@ -102,13 +102,15 @@ def adaptive_policy(
     table = costs.table(target) if drafters else CostTable({1: 1e-3})
     key = _learned_key(costs, target, drafters)
     values = {} if key is None else costs.store.read("learned", key)
-    acceptance, credit, tries = Acceptance(), STARTING_CREDIT, FIRST_CREDIT
+    found = [(drafter.name, getattr(drafter, "expected_rate", None)) for drafter in drafters]
+    rates = {name: rate for name, rate in found if rate is not None}
+    acceptance, credit, tries = Acceptance(rates), STARTING_CREDIT, FIRST_CREDIT
     try:
         acceptance.nodes.recall(values["nodes"])
         acceptance.levels.recall(values["levels"])
         credit, tries = _seconds(values, "balance"), _seconds(values, "tries")
     except (KeyError, TypeError, ValueError, OverflowError):
-        acceptance, credit = Acceptance(), STARTING_CREDIT
+        acceptance, credit = Acceptance(rates), STARTING_CREDIT
 
     def keep(policy: AdaptivePolicy) -> None:
         if key is not None and policy.ledger.rounds:

@@ -171,13 +171,16 @@ def _plan_layers(request: DraftRequest) -> DraftPlan:
         return _plan_copy(name, read_model_header(path), request.options)
     names = [name, *(f"{name}{number}" for number in range(2, len(subsets) + 1))]
     first, *others = [
-        DraftPlan(one, partial(_load_layers, one, layers), target) for one, layers in zip(names, subsets, strict=True)
+        DraftPlan(one, partial(_load_layers, one, layers, target), target)
+        for one, layers in zip(names, subsets, strict=True)
     ]
     return replace(first, more=others)
 
 
-def _load_layers(name: str, layers: Sequence[int], target: Model, progress: LoadProgress | None) -> Drafter:
-    return layers_drafter(name, tuple(layers), target)
+def _load_layers(
+    name: str, layers: Sequence[int], header: GgufHeader, target: Model, progress: LoadProgress | None
+) -> Drafter:
+    return layers_drafter(name, tuple(layers), target, header)
 
 
 def _plan_copy(name: str, copy: GgufHeader, options: ModelOptions) -> DraftPlan:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from time import monotonic
 from typing import Any
 
@@ -118,7 +119,8 @@ def find_layers(
     if report.subsets:
         subsets = tuple(one.layers for one in report.subsets)
         speedups = tuple(one.speedup for one in report.subsets)
-        kept = LayerProfile(engine.target.name, count, subsets, speedups, today())
+        rates = tuple(fmean(one.rates.values()) for one in report.subsets)
+        kept = LayerProfile(engine.target.name, count, subsets, speedups, today(), rates)
         report.profile = layer_profiles.save(header.path, kept)
     return report
 

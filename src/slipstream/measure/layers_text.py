@@ -62,9 +62,10 @@ def _verdict(report: LayerReport) -> str:
     best = report.subsets[0]
     ratio = best.speedup if best.checked is None else min(best.speedup, best.checked)
     rest = "There is nothing better near by." if report.complete else "Run it again to search on."
-    if ratio <= 1.0:
-        said = f"Layers do not pay for this model here: {ratio:.2f}x is predicted"
-        return f"{said}, and --speculation auto leaves them off. {rest}"
+    if round(ratio, 2) <= 1.0:
+        said = f"Layers do not pay for this model here: no gain is predicted ({ratio:.2f}x)"
+        works = "--draft layers works with the best that was found, and --speculation auto leaves it off"
+        return f"{said}; {works}. {rest}"
     return f"--draft layers uses what was found; {ratio:.2f}x is predicted. {rest}"
 
 

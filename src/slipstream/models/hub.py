@@ -150,9 +150,7 @@ def _explain(error: Exception, file: HubFile) -> SlipstreamError:
         return UnknownModelError(f"{file.name!r} does not name a file on the hub; write hf:owner/repo/file.gguf.")
     if isinstance(error, OSError) and error.errno in storage.FULL | storage.DENIED:
         return StorageError(
-            storage.storage_sentence(error.errno, huggingface_directory(), "").replace(
-                "SLIPSTREAM_CACHE_DIR", "HF_HOME"
-            )
+            storage.storage_sentence(error.errno, huggingface_directory(), "", "set HF_HOME to another directory")
         )
     return _unreachable(file.name)
 

@@ -28,6 +28,7 @@ class LayerProfile:
     subsets:  nested sets of layers, the most promising first
     speedups: what was predicted for each of them
     date:     when, ISO 8601, UTC
+    rates:    of each of them, P(a token that it drafts is right); none in profiles of earlier versions
     """
 
     target: str
@@ -35,6 +36,11 @@ class LayerProfile:
     subsets: tuple[Layers, ...]
     speedups: tuple[float, ...] = ()
     date: str = ""
+    rates: tuple[float, ...] = ()
+
+    def rate(self, layers: Layers) -> float | None:
+        """How often a subset is right, None where that is not known."""
+        return dict(zip(self.subsets, self.rates, strict=False)).get(layers)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -43,6 +49,7 @@ class LayerProfile:
             "subsets": [list(layers) for layers in self.subsets],
             "speedups": list(self.speedups),
             "date": self.date,
+            "rates": list(self.rates),
         }
 
 
@@ -95,7 +102,10 @@ def _read(given: Any, count: int) -> LayerProfile:
     if given["format"] != FORMAT or given["count"] != count or not subsets:
         raise ValueError("another format or another model")
     speedups = tuple(float(one) for one in given["speedups"])
-    return LayerProfile(str(given["target"]), count, subsets, speedups, str(given["date"]))
+    rates = tuple(float(one) for one in given.get("rates", ()))
+    if not all(0 <= rate <= 1 for rate in rates):
+        raise ValueError("no rate")
+    return LayerProfile(str(given["target"]), count, subsets, speedups, str(given["date"]), rates)
 
 
 def _layers(given: Sequence[int], count: int) -> Layers:

@@ -50,10 +50,15 @@ def period_of(header: GgufHeader) -> int:
     return stated or period
 
 
+def can_be_renumbered(layers: Sequence[int], period: int) -> bool:
+    """Whether each of the layers keeps its place in the pattern."""
+    return all(layer % period == place % period for place, layer in enumerate(layers))
+
+
 def check_layers(header: GgufHeader, layers: Sequence[int]) -> None:
     """Raise UnsupportedModelError for layers that cannot be numbered anew."""
     period = period_of(header)
-    if any(layer % period != place % period for place, layer in enumerate(layers)):
+    if not can_be_renumbered(layers, period):
         raise UnsupportedModelError(
             f"A copy of {header.path.name} with the layers {spelled(layers)} cannot be made, because every {period} of "
             f"them are a pattern; leave out {period} in a row, or a multiple of that."

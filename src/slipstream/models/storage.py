@@ -14,29 +14,33 @@ from slipstream.errors import StorageError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-FREE_SPACE = "free some space, or set SLIPSTREAM_CACHE_DIR to a place that has it."
+CACHE_ELSEWHERE = "set SLIPSTREAM_CACHE_DIR to another directory"
+"""What helps where our cache cannot be written."""
 STAGING_SUFFIX = ".part"
 POLL_SECONDS = 0.1
 
 
 @contextmanager
-def storage_errors(place: Path) -> Iterator[None]:
-    """Turn what the system says about the disk into StorageError."""
+def storage_errors(place: Path, elsewhere: str = CACHE_ELSEWHERE) -> Iterator[None]:
+    """Turn what the system says about the disk into StorageError; arguments as for `storage_sentence`."""
     try:
         yield
     except BrokenPipeError:  # somebody stopped reading what a progress callback prints: not the disk
         raise
     except OSError as error:
-        raise StorageError(storage_sentence(error.errno, place, error.strerror or str(error))) from error
+        raise StorageError(storage_sentence(error.errno, place, error.strerror or str(error), elsewhere)) from error
 
 
-def storage_sentence(number: int | None, place: Path, detail: str) -> str:
-    """One sentence for a failed write below `place`."""
+def storage_sentence(number: int | None, place: Path, detail: str, elsewhere: str = CACHE_ELSEWHERE) -> str:
+    """One sentence for a failed write below `place`.
+
+    elsewhere: how to have it written to another place, an order without a full stop
+    """
     if number in FULL:
-        return f"The disk is full at {place}; {FREE_SPACE}"
+        return f"The disk is full at {place}; free some space, or {elsewhere}."
     if number in DENIED:
-        return f"There is no permission to write to {place}; set SLIPSTREAM_CACHE_DIR to another place."
-    return f"{place} cannot be written ({detail}); set SLIPSTREAM_CACHE_DIR to a usable directory."
+        return f"There is no permission to write to {place}; {elsewhere}."
+    return f"{place} cannot be written ({detail}); {elsewhere}."
 
 
 def require_space(directory: Path, nbytes: int, what: str) -> None:
@@ -44,7 +48,8 @@ def require_space(directory: Path, nbytes: int, what: str) -> None:
     free = shutil.disk_usage(directory).free
     if free < nbytes:
         raise StorageError(
-            f"Fetching {what} needs {_megabytes(nbytes)} at {directory} and {_megabytes(free)} are free; {FREE_SPACE}"
+            f"Fetching {what} needs {_megabytes(nbytes)} at {directory} and {_megabytes(free)} are free; "
+            f"free some space, or {CACHE_ELSEWHERE}."
         )
 
 

@@ -5,7 +5,8 @@ a node whose parent was on the text's path was right or wrong, and that is known
 looks at committed tokens alone this is exact, also for the nodes of a draft that nobody asked for (shadow mode).
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from slipstream.core.tree import ROOT, Draft
@@ -108,9 +109,12 @@ class Acceptance:
 
     The first rates what was drafted, the second what has not been drafted yet. Both are corrected by the drafter's form
     on the text in question.
+
+    priors: by drafter, P(right) of a level of which nothing was seen here, where somebody has measured it elsewhere
     """
 
-    def __init__(self) -> None:
+    def __init__(self, priors: Mapping[str, float] = MappingProxyType({})) -> None:
+        self._priors = dict(priors)
         self.nodes = Calibration()
         self.levels = Calibration()
         self._open: dict[tuple[int, int], tuple[Draft, int, int]] = {}
@@ -134,9 +138,14 @@ class Acceptance:
         """[DEPTHS] P(main chain right at a level | right before it), in general; the form is not in it."""
         levels = self._levels.get(source)
         if levels is None:
-            estimate = self.levels.estimate
-            levels = self._levels[source] = [estimate((source, depth), PRIOR) for depth in range(DEPTHS)]
+            levels = self._levels[source] = [self._of_level(source, depth) for depth in range(DEPTHS)]
         return levels
+
+    def _of_level(self, source: str, depth: int) -> float:
+        return self.levels.estimate((source, depth), self._prior(source))
+
+    def _prior(self, source: str) -> float:
+        return self._priors.get(source, PRIOR)
 
     def form(self, source: str, sequence: int) -> float:
         """What estimates of a drafter are multiplied with on a text."""
@@ -200,11 +209,11 @@ class Acceptance:
         form = self._forms.get((sequence, source))
         if form is None:
             form = self._forms[sequence, source] = Form()
-        form.record(self.nodes.estimate((source, bucket), PRIOR), accepted)
+        form.record(self.nodes.estimate((source, bucket), self._prior(source)), accepted)
         level = depth if depth < DEPTHS else DEPTHS - 1
         self.levels.record((source, level), accepted)
         if source in self._levels:
-            self._levels[source][level] = self.levels.estimate((source, level), PRIOR)
+            self._levels[source][level] = self._of_level(source, level)
 
     def end(self, sequence: int) -> None:
         """Forget what waits for the rest of a sequence."""

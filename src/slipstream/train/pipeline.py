@@ -44,6 +44,7 @@ MODEL_WIDTHS = ((192, 3), (128, 2), (96, 3), (64, 2), (32, 1))
 """Widths of draft models and their heads, best first."""
 MODEL_DEPTH = 3
 LEAST_VOCABULARY = 32
+ELSEWHERE = "choose another place with --out"
 SAMPLE = 16
 """Texts whose states say how large their numbers are."""
 
@@ -95,7 +96,7 @@ def train_drafter(model: Path, source: Source, asked: Asked, report: Report) -> 
         with storage.storage_errors(work):
             work.mkdir(parents=True, exist_ok=True)
         stack.enter_context(storage.exclusive(work / "lock", lambda: _refuse(work)))
-        with storage.storage_errors(asked.out.parent):
+        with storage.storage_errors(asked.out.parent, ELSEWHERE):
             asked.out.parent.mkdir(parents=True, exist_ok=True)
         return _Run(header, weights, recipe, source, asked, start, work, report, stack).run()
 
@@ -216,7 +217,7 @@ class _Run:
             "version": version("slipstream-decoding"),
             "python": python_version(),
         }
-        with storage.storage_errors(out.parent), storage.staging(out.parent, out.name) as stage:
+        with storage.storage_errors(out.parent, ELSEWHERE), storage.staging(out.parent, out.name) as stage:
             finished = stage / out.name
             training.task.write(finished, described(self.header, self.recipe, json.dumps(told), self.asked.tokenizer))
             storage.publish(finished, out)
