@@ -21,7 +21,7 @@ from slipstream.train.target import Numbers, Sizes, Weights, read_tensor
 from slipstream.train.teacher import Teacher
 
 ANEW = "begin anew with --set start=random"
-GOING_ON = {"learning_rate": 1e-3, "table_rate": 2e-4, "single_share": 0.0}
+GOING_ON: dict[str, Any] = {"learning_rate": 1e-3, "table_rate": 2e-4, "single_share": 0.0}
 """Of a recipe, where training begins with a head: it should keep what it knows, and guesses its own guesses already."""
 LEAST_NORM = 1e-3
 """Of an output norm's numbers, beside the largest one: what is smaller cannot be divided by."""
