@@ -31,6 +31,7 @@ from benchmarks.heads import random_head
 from benchmarks.records import ROOT, Recorder, describe, machine, markdown
 from benchmarks.rig import FETCHED, MAKERS, rig_file
 from slipstream import Engine, GenerationOptions, ModelOptions
+from slipstream.core.protocols import Vocabulary as Tokens
 from slipstream.corpus import LOCAL, Record, Ring, scope_key, vocabulary_name
 from slipstream.engine.loading import plan_draft
 from slipstream.errors import ModelFileError, VocabularyMismatchError
@@ -147,11 +148,14 @@ def prompt_length(target: GgufHeader, models: list[GgufHeader], context: int) ->
         if _has_other_tokens(target, model):
             reader, (vocabulary, _) = vocabulary_of(target)[0], vocabulary_of(model)
             prompt = random_prompt(reader.size, context)
-            while len(vocabulary.tokenize(reader.detokenize(prompt[:length]), add_bos=True, parse_special=False)) > (
-                context - 2 * ANSWER  # the answer, too, may be more tokens
-            ):
+            most = context - 2 * ANSWER  # the answer, too, may be more tokens
+            while len(vocabulary.tokenize(_text(reader, prompt[:length]), add_bos=True, parse_special=False)) > most:
                 length -= 1
     return length
+
+
+def _text(reader: Tokens, tokens: list[int]) -> str:
+    return b"".join(map(reader.token_bytes, tokens)).decode(errors="replace")
 
 
 def _has_other_tokens(target: GgufHeader, model: GgufHeader) -> bool:

@@ -284,7 +284,7 @@ def test_two_programs_do_not_train_in_one_folder(tiny: Path, tmp_path: Path) -> 
 
 def test_an_out_that_cannot_be_written_is_told_before_anything_is_computed(tiny: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(StorageError, match="cannot be written .*; choose another place with --out"):
+    with pytest.raises(StorageError, match=r"cannot be written .*; choose another place with --out"):
         trained(tiny, tmp_path, out=tmp_path / "file" / "head.gguf")
 
 
