@@ -48,7 +48,7 @@ class Told:
 
 def asked(folder: Path, kind: Any = "head", **more: Any) -> Asked:
     values = {"size": None, "disk": 10**9, "seconds": None, "device": "cpu", "threads": 1, "changes": CHANGES}
-    return Asked(kind=kind, work=folder / "work", out=folder / f"{kind}.gguf", **(values | more))
+    return Asked(kind=kind, work=folder / "work", **({"out": folder / f"{kind}.gguf"} | values | more))
 
 
 def trained(tiny: Path, folder: Path, told: Told | None = None, kind: Any = "head", **more: Any) -> Finished:
