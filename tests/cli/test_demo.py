@@ -36,7 +36,7 @@ def demo(checkout: Path, *arguments: str) -> list[str]:
 def test_it_fetches_the_model_and_answers_without_and_with_speculation(checkout: Path) -> None:
     pull, *answers = demo(checkout)
     assert pull == "pull smollm2-135m"
-    for question, plain, fast in (("Why is the sky", *answers[:2]), ("Print these", *answers[2:])):
+    for question, plain, fast in (("Write a Python function", *answers[:2]), ("Print these", *answers[2:])):
         assert f"--seed 7 --speculation off {question}" in plain
         assert "--speculation" not in fast
         assert fast.startswith(f"run --model smollm2-135m --temperature 0 --max-tokens 200 --seed 7 {question}")
@@ -44,8 +44,8 @@ def test_it_fetches_the_model_and_answers_without_and_with_speculation(checkout:
 
 def test_options_come_last_so_that_they_win(checkout: Path) -> None:
     _, plain, fast, *_ = demo(checkout, "--temperature", "1", "--seed", "9")
-    assert "--seed 7 --temperature 1 --seed 9 --speculation off Why is" in plain
-    assert "--seed 7 --temperature 1 --seed 9 Why is" in fast
+    assert "--seed 7 --temperature 1 --seed 9 --speculation off Write a" in plain
+    assert "--seed 7 --temperature 1 --seed 9 Write a" in fast
 
 
 def test_a_terminal_is_told_what_the_colours_mean(checkout: Path) -> None:
