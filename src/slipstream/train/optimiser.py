@@ -16,8 +16,8 @@ class Optimiser:
     """Muon (Jordan et al. 2024) for all matrices but the tables, as large a step as AdamW's (Liu et al. 2025, arXiv
     2502.16982), and AdamW for tables and vectors; AdamW for everything where the recipe says so.
 
-    In a trial of 100 steps of a head it came to a loss of 3.85 where AdamW alone came to 4.10. Its own work does not grow
-    with the batch.
+    In a trial of 100 steps of a head it came to a loss of 3.85 where AdamW alone came to 4.10. Its own work does not
+    grow with the batch.
     """
 
     def __init__(self, parameters: Mapping[str, Tensor], recipe: Recipe) -> None:
